@@ -1,0 +1,1 @@
+"""Neural networks: architecture record, supernet, slicing, extraction, export."""

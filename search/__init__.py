@@ -1,0 +1,1 @@
+"""Pure search algorithms: spaces, costs, constraints, evolution. No torch."""

@@ -1,0 +1,1 @@
+"""The HTTP service: API, database, artifact store, command line. Never imports torch."""

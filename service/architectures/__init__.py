@@ -1,0 +1,1 @@
+"""Architectures: prices, spaces and routes."""

@@ -1,0 +1,1 @@
+"""Artifacts: metadata and downloads."""

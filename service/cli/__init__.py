@@ -1,0 +1,1 @@
+"""The vitailor command line: a client of the public API."""

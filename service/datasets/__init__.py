@@ -1,0 +1,1 @@
+"""Datasets: registry and routes."""

@@ -1,0 +1,1 @@
+"""Jobs: specification, transitions, relay, routes."""

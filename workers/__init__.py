@@ -1,0 +1,1 @@
+"""Job execution: Celery app, claims, supervisor, trainer child, stages, training."""

@@ -1,0 +1,1 @@
+"""Datasets on the worker: formats, splits, memory-mapped cache."""
