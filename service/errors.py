@@ -1,0 +1,183 @@
+"""The exception tree of the service: each class is one thing that a caller can act on.
+
+The API turns a :class:`ServiceError` into an RFC 9457 problem (``service.problems``); a job stores the same record as
+its ``error``. Messages name the object, what was found and what is allowed, and say what to do next. Nothing else
+reaches a client: the text of other exceptions is logged, never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorItem:
+    """One fault inside a request: a JSON pointer, a code, a sentence, and what would have been allowed."""
+
+    pointer: str
+    code: str
+    detail: str
+    allowed: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The item as the ``errors[]`` entry of a problem."""
+        item = {"pointer": self.pointer, "code": self.code, "detail": self.detail}
+        return item if self.allowed is None else {**item, "allowed": self.allowed}
+
+
+class ServiceError(Exception):
+    """Base of all errors with a public face."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Internal error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        errors: Sequence[ErrorItem] = (),
+        extra: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.extra = dict(extra or {})
+        self.headers = dict(headers or {})
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form of a job's error; the API adds ``instance`` and ``request_id`` to it."""
+        return {
+            "type": f"urn:vitailor:problem:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "retryable": self.retryable,
+            "errors": [item.to_json() for item in self.errors],
+            **self.extra,
+        }
+
+
+class Malformed(ServiceError):
+    """The request is not JSON, or a parameter cannot be read."""
+
+    status, code, title = 400, "malformed", "Malformed request"
+
+
+class Unauthorized(ServiceError):
+    """No key, or a key that is unknown, expired or revoked."""
+
+    status, code, title = 401, "unauthorized", "Missing or invalid API key"
+
+
+class Forbidden(ServiceError):
+    """The key lacks a scope."""
+
+    status, code, title = 403, "forbidden", "Not allowed with this key"
+
+
+class NotFound(ServiceError):
+    """No such object, or it belongs to someone else."""
+
+    status, code, title = 404, "not_found", "Not found"
+
+
+class InvalidState(ServiceError):
+    """The object's state does not allow the action."""
+
+    status, code, title = 409, "invalid_state", "Not possible in this state"
+
+
+class IdempotencyInProgress(ServiceError):
+    """The first request with this key still runs."""
+
+    status, code, title, retryable = 409, "idempotency_in_progress", "The first request still runs", True
+
+
+class PayloadTooLarge(ServiceError):
+    """The body exceeds the limit."""
+
+    status, code, title = 413, "payload_too_large", "Request body too large"
+
+
+class UnsupportedMediaType(ServiceError):
+    """The body is not JSON."""
+
+    status, code, title = 415, "unsupported_media_type", "Unsupported media type"
+
+
+class RangeNotSatisfiable(ServiceError):
+    """The Range header lies outside the file."""
+
+    status, code, title = 416, "range_not_satisfiable", "Range not satisfiable"
+
+
+class ValidationFailed(ServiceError):
+    """Fields are unknown, missing or outside what is allowed; ``errors`` points at each."""
+
+    status, code, title = 422, "validation_failed", "Validation failed"
+
+
+class ConstraintUnsatisfiable(ServiceError):
+    """No network of the space meets the limits; carries the reachable ranges."""
+
+    status, code, title = 422, "constraint_unsatisfiable", "No network of the space meets the limits"
+
+
+class IdempotencyKeyReuse(ServiceError):
+    """The key was used before with another body."""
+
+    status, code, title = 422, "idempotency_key_reuse", "Idempotency key was used with another body"
+
+
+class Unavailable(ServiceError):
+    """A server that the request needs does not answer."""
+
+    status, code, title, retryable = 503, "unavailable", "Temporarily unavailable", True
+
+
+class StorageFull(ServiceError):
+    """The store has no room left."""
+
+    status, code, title, retryable = 507, "storage_full", "Storage is full", True
+
+
+class WorkerLost(ServiceError):
+    """Attempts ended without a word: killed, out of memory, or power."""
+
+    code, title, retryable = "worker_lost", "The worker was lost", True
+
+
+class LossDiverged(ServiceError):
+    """Training produced NaN or infinity."""
+
+    code, title = "loss_diverged", "Training diverged"
+
+
+class DatasetInvalid(ServiceError):
+    """The dataset cannot be used for this."""
+
+    status, code, title = 422, "dataset_invalid", "The dataset cannot be used"
+
+
+class NoFeasibleCandidate(ServiceError):
+    """The search met no network inside the limits; carries the nearest misses."""
+
+    code, title = "no_feasible_candidate", "No feasible candidate was found"
+
+
+class ExportParityFailed(ServiceError):
+    """The exported files do not give the numbers of the network that was trained."""
+
+    code, title = "export_parity_failed", "The export does not equal the trained network"
+
+
+class BudgetExhausted(ServiceError):
+    """The budget ran out before there was anything usable."""
+
+    code, title = "budget_exhausted", "The budget ran out"

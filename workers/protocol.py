@@ -1,0 +1,227 @@
+"""What supervisor and trainer say to each other: one JSON object a line, no other text on these pipes.
+
+Supervisor to trainer (stdin): :class:`Start` once, then :class:`Lease` after each successful heartbeat, and
+:class:`Stop`. Trainer to supervisor (stdout): the other messages. The pipe is also a life line: the trainer ends
+itself when stdin closes or when the last lease has run out (see ``workers.deadman``), because a frozen supervisor
+must not leave a second writer behind.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+Json = dict[str, Any]
+
+
+class ExitCode(IntEnum):
+    """How a trainer ends. Any other code is a crash."""
+
+    DONE = 0  # a result was sent
+    ERROR = 1  # a typed error was sent
+    LEASE_LOST = 70
+    STOPPED = 75  # stopped on request, after a checkpoint
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class FileRef(_Message):
+    """A file in the run directory that is to be promoted."""
+
+    name: str  # what it is called in the checkpoint or among the artifacts
+    path: str  # relative to the run directory
+    sha256: str
+    size_bytes: int
+
+
+class Resume(_Message):
+    """The checkpoint to go on from; its files already lie in the run directory under their names."""
+
+    stage: str
+    state: Json
+    files: list[str]
+
+
+class BlobRef(_Message):
+    """A blob of the store that the supervisor has put on local disk for this job, such as the dataset."""
+
+    name: str
+    path: str
+    sha256: str
+
+
+class Start(_Message):
+    """Everything that the trainer needs to know. It opens no database and no store."""
+
+    type: Literal["start"] = "start"
+    job_id: str
+    fence: int
+    kind: str
+    spec: Json
+    seed: int
+    run_dir: str  # <data_dir>/runs/<job>/<fence>, made by the supervisor, only this attempt writes there
+    cache_dir: str  # decoded datasets, shared by jobs of this host
+    threads: int
+    device: str
+    checkpoint_s: float
+    lease_s: float
+    dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
+    inputs: list[BlobRef] = []
+    import_root: str | None = None
+    resume: Resume | None = None
+
+
+class Lease(_Message):
+    """The lease was renewed and holds for ``ttl_s`` from now, on the receiver's monotonic clock."""
+
+    type: Literal["lease"] = "lease"
+    ttl_s: float
+
+
+class Stop(_Message):
+    """Write a checkpoint and exit with :attr:`ExitCode.STOPPED`."""
+
+    type: Literal["stop"] = "stop"
+    reason: Literal["cancel", "pause", "drain", "lease_lost", "budget"]
+
+
+class Started(_Message):
+    """The trainer has its libraries and begins; the versions decide, with spec and seed, what it computes."""
+
+    type: Literal["started"] = "started"
+    versions: Json
+
+
+class Progress(_Message):
+    """Where the job is. ``fraction`` is of the stage, ``eta_seconds`` of the whole job as far as known."""
+
+    type: Literal["progress"] = "progress"
+    stage: str
+    fraction: float = Field(ge=0, le=1)
+    eta_seconds: float | None = None
+    detail: Json = {}
+
+
+class Metric(_Message):
+    """Numbers with names, at a step of a stage."""
+
+    type: Literal["metric"] = "metric"
+    stage: str
+    step: int
+    values: Json
+
+
+class Warn(_Message):
+    """Something that the user should know and that did not stop the job."""
+
+    type: Literal["warning"] = "warning"
+    code: str
+    detail: str
+
+
+class CandidateRow(_Message):
+    """One scored architecture. Sent again after a resume with the same content, so inserts are idempotent."""
+
+    n: int
+    generation: int
+    genotype: list[float]
+    parents: list[int]
+    score: float | None
+    scores: Json = {}
+    costs: Json
+    feasible: bool
+    architecture: Json
+
+
+class Candidates(_Message):
+    """A batch of candidates (one generation) and the front of all so far."""
+
+    type: Literal["candidates"] = "candidates"
+    rows: list[CandidateRow]
+    front: list[int]  # n of every candidate on the Pareto front now
+
+
+class Resource(_Message):
+    """A teacher or a supernet that exists from this checkpoint on; ``file`` names one of the files beside it."""
+
+    kind: Literal["teacher", "supernet"]
+    name: str
+    file: str
+    info: Json  # teacher: architecture; supernet: method, space
+
+
+class CheckpointMessage(_Message):
+    """A point to resume from. It counts from the moment that the supervisor has promoted it."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    stage: str
+    state: Json
+    files: list[FileRef]
+    resources: list[Resource] = []
+
+
+class ArtifactRef(FileRef):
+    """A file of the result."""
+
+    kind: str
+    media_type: str
+    candidate_n: int | None = None
+
+
+class Accuracy(_Message):
+    """What retraining gave for a candidate; ``rank`` 0 is the winner."""
+
+    candidate_n: int
+    rank: int
+    accuracy: Json
+
+
+class Result(_Message):
+    """The end of a job that succeeded: promoted in the transaction that ends it."""
+
+    type: Literal["result"] = "result"
+    result: Json
+    stop_reason: str | None = None
+    artifacts: list[ArtifactRef]
+    accuracies: list[Accuracy] = []
+    dataset: Json | None = None  # of an import: classes, counts, image, report; its blob is an artifact
+
+
+class ErrorMessage(_Message):
+    """A typed error, in the form of ``ServiceError.to_json``."""
+
+    type: Literal["error"] = "error"
+    error: Json
+
+
+ToTrainer = Annotated[Start | Lease | Stop, Field(discriminator="type")]
+FromTrainer = Annotated[
+    Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage,
+    Field(discriminator="type"),
+]
+
+_TO_TRAINER: TypeAdapter[Start | Lease | Stop] = TypeAdapter(ToTrainer)
+_FROM_TRAINER: TypeAdapter[
+    Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
+] = TypeAdapter(FromTrainer)
+
+
+def encode(message: _Message) -> bytes:
+    """One line, newline included."""
+    return message.model_dump_json().encode() + b"\n"
+
+
+def decode_to_trainer(line: bytes) -> Start | Lease | Stop:
+    """Read one line on the trainer's side. Raises pydantic's ``ValidationError`` on anything else."""
+    return _TO_TRAINER.validate_json(line)
+
+
+def decode_from_trainer(
+    line: bytes,
+) -> Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage:
+    """Read one line on the supervisor's side. Raises pydantic's ``ValidationError`` on anything else."""
+    return _FROM_TRAINER.validate_json(line)
