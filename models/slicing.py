@@ -1,0 +1,190 @@
+"""The one slicing rule: which part of every supernet tensor a nested architecture uses.
+
+:func:`slice_table` states it per tensor, under the names of timm's ``VisionTransformer``.  The supernet's forward,
+the extraction of a subnet and the parameter count all read this table, so they cannot disagree.  Pure Python: the
+table says *where* to cut; :func:`models.supernet.apply_slices` does it.
+
+An axis of a tensor is a product of nested *factors*, and a subnet keeps the leading entries of each factor.  The rows
+of a fused qkv projection have the factors (role, head, channel of the head): keeping 2 of 4 heads keeps the first two
+heads of the queries, of the keys and of the values, for weight and bias alike, so no row ever changes its role.  The
+released AutoFormer and Scala code slices these rows (or their biases) as one flat run, where a row is a query in one
+subnet and a key in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from types import MappingProxyType
+
+from models.architecture import Architecture, FieldProblem
+
+_ROLES = 3  # queries, keys, values in the rows of a fused projection
+_CACHED_TABLES = 256  # several populations; a table of 14 blocks takes about 60 kB
+
+Factors = tuple[int, ...]
+SliceTable = Mapping[str, "tuple[AxisSlice, ...]"]
+
+
+class SlicingError(ValueError):
+    """The architecture is no slice of the supernet. ``problems`` names each axis, what was found and what fits."""
+
+    def __init__(self, *problems: FieldProblem) -> None:
+        self.problems = problems
+        super().__init__("; ".join(map(str, problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSlice:
+    """One axis seen as nested factors, the leading ``take[k]`` entries of factor ``k`` being kept.
+
+    ``AxisSlice((640,), (576,))`` is the prefix of 576 out of 640 channels; ``AxisSlice((3, 10, 64), (3, 9, 64))``
+    keeps nine of ten heads in each of the three roles.
+
+    Raises:
+        SlicingError: when a factor is empty or more entries are to be kept than it has.
+    """
+
+    factors: Factors
+    take: Factors
+
+    def __post_init__(self) -> None:
+        fits = len(self.factors) == len(self.take) > 0
+        if not fits or not all(0 < t <= f for t, f in zip(self.take, self.factors, strict=True)):
+            raise SlicingError(FieldProblem("/take", self.take, f"1 to the entries of each factor of {self.factors}"))
+
+    @property
+    def length(self) -> int:
+        """Entries of the full axis."""
+        return prod(self.factors)
+
+    @property
+    def kept(self) -> int:
+        """Entries of the sliced axis."""
+        return prod(self.take)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when nothing is cut."""
+        return self.take == self.factors
+
+
+def check_nested(largest: Architecture, arch: Architecture) -> None:
+    """Refuse an architecture that is no slice of the supernet ``largest``.
+
+    Width, depth, heads, head width and MLP width may be smaller, block by block.  Everything that shapes the input or
+    the meaning of the weights (image, patch, channels, pooling, LayerNorm epsilon, relative position) must be equal.
+    The head is whole or absent: ``arch.num_classes`` equals the supernet's, or is 0 for the bare backbone.  A headed
+    architecture cannot be cut from a supernet without a head, since there are no weights for it: cut the backbone
+    (``arch.with_classes(0)``) and give the network a fresh head.
+
+    Raises:
+        SlicingError: one problem for each axis at fault, with both values.
+    """
+    problems = tuple(_nesting_problems(largest, arch))
+    if problems:
+        raise SlicingError(*problems)
+
+
+def _nesting_problems(largest: Architecture, arch: Architecture) -> Iterator[FieldProblem]:
+    for name in ("img_size", "patch_size", "in_chans", "pool", "rel_pos", "norm_eps"):
+        found, fixed = getattr(arch, name), getattr(largest, name)
+        if found != fixed:
+            yield FieldProblem(f"/{name}", found, f"{fixed!r}, as in the supernet")
+    if arch.num_classes not in (0, largest.num_classes):
+        allowed = f"{largest.num_classes} or 0" if largest.num_classes else "0, since the supernet has no head"
+        yield FieldProblem("/num_classes", arch.num_classes, allowed)
+    for name in ("embed_dim", "depth", "head_dim"):
+        found, most = getattr(arch, name), getattr(largest, name)
+        if found > most:
+            yield FieldProblem(f"/{name}", found, f"at most {most}, the supernet's")
+    for i, (found, most) in enumerate(zip(arch.num_heads, largest.num_heads, strict=False)):
+        if found > most:
+            yield FieldProblem(f"/num_heads/{i}", found, f"at most {most}, the supernet's")
+    for i, (hidden, most) in enumerate(zip(arch.mlp_dims, largest.mlp_dims, strict=False)):
+        if hidden > most:
+            found = f"{arch.mlp_ratio[i]:g} (hidden width {hidden})"
+            yield FieldProblem(f"/mlp_ratio/{i}", found, f"a hidden width of at most {most}, the supernet's")
+
+
+@lru_cache(maxsize=_CACHED_TABLES)
+def slice_table(largest: Architecture, arch: Architecture) -> SliceTable:
+    """How ``arch`` is cut from the supernet ``largest``: for each of its tensors one :class:`AxisSlice` per axis.
+
+    Tensors that ``arch`` does not have (deeper blocks, the head of a bare backbone) are not in the table.  The result
+    is read-only and shared between calls.
+
+    Raises:
+        SlicingError: when ``arch`` is not nested in ``largest``, see :func:`check_nested`, or has relative position.
+    """
+    check_nested(largest, arch)
+    full = tensor_axes(largest)
+    return MappingProxyType(
+        {
+            name: tuple(AxisSlice(factors, take) for factors, take in zip(full[name], axes, strict=True))
+            for name, axes in tensor_axes(arch).items()
+        }
+    )
+
+
+def parameter_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter of ``arch`` under timm's name, in timm's layout.
+
+    Raises:
+        SlicingError: when the architecture has relative position.
+    """
+    return {name: tuple(map(prod, axes)) for name, axes in tensor_axes(arch).items()}
+
+
+def count_parameters(arch: Architecture) -> int:
+    """Number of parameters, counted tensor by tensor; the closed form is ``search.cost.params``.
+
+    Raises:
+        SlicingError: when the architecture has relative position.
+    """
+    return sum(prod(shape) for shape in parameter_shapes(arch).values())
+
+
+def tensor_axes(arch: Architecture) -> dict[str, tuple[Factors, ...]]:
+    """Every parameter of ``arch`` as the nested factors of each of its axes, in the order of a forward pass.
+
+    Raises:
+        SlicingError: when the architecture has relative position, whose tables no network here holds yet.
+    """
+    if arch.rel_pos:
+        raise SlicingError(FieldProblem("/rel_pos", True, "false: networks with relative position cannot be built"))
+    width = (arch.embed_dim,)
+    axes: dict[str, tuple[Factors, ...]] = {
+        "cls_token": ((1,), (1,), width),
+        "pos_embed": ((1,), (arch.num_patches + 1,), width),
+        "patch_embed.proj.weight": (width, (arch.in_chans,), (arch.patch_size,), (arch.patch_size,)),
+        "patch_embed.proj.bias": (width,),
+    }
+    for i in range(arch.depth):
+        axes |= {f"blocks.{i}.{name}": tensor for name, tensor in _block_axes(arch, i).items()}
+    axes |= {"norm.weight": (width,), "norm.bias": (width,)}
+    if arch.num_classes:
+        classes = (arch.num_classes,)
+        axes |= {"head.weight": (classes, width), "head.bias": (classes,)}
+    return axes
+
+
+def _block_axes(arch: Architecture, block: int) -> dict[str, tuple[Factors, ...]]:
+    width, hidden = (arch.embed_dim,), (arch.mlp_dims[block],)
+    heads = (arch.num_heads[block], arch.head_dim)
+    return {
+        "norm1.weight": (width,),
+        "norm1.bias": (width,),
+        "attn.qkv.weight": ((_ROLES, *heads), width),
+        "attn.qkv.bias": ((_ROLES, *heads),),
+        "attn.proj.weight": (width, heads),
+        "attn.proj.bias": (width,),
+        "norm2.weight": (width,),
+        "norm2.bias": (width,),
+        "mlp.fc1.weight": (hidden, width),
+        "mlp.fc1.bias": (hidden,),
+        "mlp.fc2.weight": (width, hidden),
+        "mlp.fc2.bias": (width,),
+    }
