@@ -1,0 +1,75 @@
+"""Closed-form size and cost of one architecture, without building it.
+
+MACs are multiply-accumulates of one image in a full forward pass: patch projection, all linear layers, *both
+attention products* and the head, on ``N = num_patches + 1`` tokens (the class token counts).  Biases, norms, softmax,
+GELU and pooling are left out, as the papers do.  Counters that follow module calls miss the attention products,
+which a fused kernel hides, and slicing; a formula misses nothing.
+
+Relative position is priced as if its tables were expanded to one vector for each pair of tokens (``N * N *
+head_dim`` for the keys and again for the values), which doubles the attention term.  AutoFormer's own counter
+prices it otherwise and counts the class token twice, so its MACs differ by some per cent; its parameters are equal
+to the unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.architecture import Architecture
+
+MILLION = 1_000_000
+GIGA = 1_000_000_000
+
+_REL_POS_TABLES = 4  # keys and values, rows and columns (AutoFormer, section 3.3)
+_REL_POS_ROWS = 30  # distances -14..14 and one row for pairs with the class token; farther ones are clipped
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Size and work of one architecture.
+
+    Attributes:
+        params: number of parameters.
+        macs: multiply-accumulates of one image, see the module's convention.
+    """
+
+    params: int
+    macs: int
+
+    @property
+    def params_m(self) -> float:
+        """Parameters in millions."""
+        return self.params / MILLION
+
+    @property
+    def gmacs(self) -> float:
+        """Multiply-accumulates in 1e9."""
+        return self.macs / GIGA
+
+
+def cost(arch: Architecture) -> Cost:
+    """Parameters and MACs of ``arch``."""
+    return Cost(params=params(arch), macs=macs(arch))
+
+
+def params(arch: Architecture) -> int:
+    """Number of parameters: embedding, positions, class token, blocks, final norm and (if any) head."""
+    d = arch.embed_dim
+    embedding = (arch.patch_dim + 1) * d + (arch.num_patches + 2) * d
+    rel_pos = _REL_POS_TABLES * _REL_POS_ROWS * arch.head_dim if arch.rel_pos else 0
+    blocks = sum(
+        4 * d + 3 * q * (d + 1) + (q + 1) * d + f * (d + 1) + (f + 1) * d + rel_pos
+        for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)
+    )
+    return embedding + blocks + 2 * d + arch.num_classes * (d + 1)
+
+
+def macs(arch: Architecture) -> int:
+    """Multiply-accumulates of one image, by the module's convention."""
+    d = arch.embed_dim
+    n = arch.num_patches + 1
+    attention = 4 if arch.rel_pos else 2
+    blocks = sum(
+        4 * n * d * q + 2 * n * d * f + attention * n * n * q for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)
+    )
+    return arch.num_patches * arch.patch_dim * d + blocks + arch.num_classes * d
