@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 Json = dict[str, Any]
+StopReason = Literal["cancel", "pause", "drain", "lease_lost", "budget"]
 
 
 class ExitCode(IntEnum):
@@ -86,7 +87,7 @@ class Stop(_Message):
     """Write a checkpoint and exit with :attr:`ExitCode.STOPPED`."""
 
     type: Literal["stop"] = "stop"
-    reason: Literal["cancel", "pause", "drain", "lease_lost", "budget"]
+    reason: StopReason
 
 
 class Started(_Message):
@@ -198,30 +199,23 @@ class ErrorMessage(_Message):
     error: Json
 
 
-ToTrainer = Annotated[Start | Lease | Stop, Field(discriminator="type")]
-FromTrainer = Annotated[
-    Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage,
-    Field(discriminator="type"),
-]
+SupervisorMessage = Start | Lease | Stop
+TrainerMessage = Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
 
-_TO_TRAINER: TypeAdapter[Start | Lease | Stop] = TypeAdapter(ToTrainer)
-_FROM_TRAINER: TypeAdapter[
-    Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
-] = TypeAdapter(FromTrainer)
+_TO_TRAINER: TypeAdapter[SupervisorMessage] = TypeAdapter(Annotated[SupervisorMessage, Field(discriminator="type")])
+_FROM_TRAINER: TypeAdapter[TrainerMessage] = TypeAdapter(Annotated[TrainerMessage, Field(discriminator="type")])
 
 
-def encode(message: _Message) -> bytes:
+def encode(message: SupervisorMessage | TrainerMessage) -> bytes:
     """One line, newline included."""
     return message.model_dump_json().encode() + b"\n"
 
 
-def decode_to_trainer(line: bytes) -> Start | Lease | Stop:
+def decode_to_trainer(line: bytes) -> SupervisorMessage:
     """Read one line on the trainer's side. Raises pydantic's ``ValidationError`` on anything else."""
     return _TO_TRAINER.validate_json(line)
 
 
-def decode_from_trainer(
-    line: bytes,
-) -> Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage:
+def decode_from_trainer(line: bytes) -> TrainerMessage:
     """Read one line on the supervisor's side. Raises pydantic's ``ValidationError`` on anything else."""
     return _FROM_TRAINER.validate_json(line)
