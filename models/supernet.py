@@ -1,0 +1,163 @@
+"""The weight-sharing supernet: one set of weights, every nested architecture a slice of it.
+
+Legend: B images, C channels, H, W pixels, N patches of an image, V visible (kept) patches, T tokens (class token
+and patches), d token width, h heads, k width of one head, P values of one patch.
+
+The network is a pre-norm Vision Transformer with exact GELU and a learned position table (a fixed sine-cosine table
+must not be sliced: its leading channels hold one image axis only).  Attention is scaled by the *subnet's* head width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.architecture import Architecture, Pool
+from models.initialisation import initial_state
+from models.slicing import AxisSlice, slice_table
+
+
+def apply_slices(tensor: Tensor, slices: tuple[AxisSlice, ...]) -> Tensor:
+    """Cut one tensor by its row of the slicing table, one :class:`AxisSlice` per axis.
+
+    The result is a view where the layout allows it; gradients reach the kept entries only.
+    """
+    # Last axis first: rows of a fused projection have to be copied, and then only their kept columns are.
+    for axis in reversed(range(tensor.ndim)):
+        cut = slices[axis]
+        if cut.is_whole:
+            continue
+        view = torch.unflatten(tensor, axis, cut.factors)
+        for k, length in enumerate(cut.take):
+            view = view.narrow(axis + k, 0, length)
+        tensor = view.flatten(axis, axis + len(cut.factors) - 1)
+    return tensor
+
+
+class Supernet(nn.Module):
+    """A Vision Transformer that runs as any architecture nested in ``largest``.
+
+    The forward is stateless: the architecture is an argument and nothing of it is kept, so no subnet leaks into the
+    next one.  ``state_dict`` has the names and layout of timm's ``VisionTransformer``.
+
+    Args:
+        largest: the architecture that all weights are allocated for.
+        generator: source of the initial weights; they live on its device.
+
+    Raises:
+        SlicingError: when ``largest`` has relative position, which the supernet does not implement.
+    """
+
+    def __init__(self, largest: Architecture, generator: torch.Generator) -> None:
+        super().__init__()
+        self.largest = largest
+        for name, value in initial_state(largest, generator).items():
+            _register(self, name, value)
+
+    def tokens(self, x_BCHW: Tensor, arch: Architecture, ids_keep: Tensor | None = None) -> Tensor:
+        """Encode images up to, not including, the final norm.
+
+        Args:
+            x_BCHW: images.
+            arch: the subnet to run as.
+            ids_keep: int64 (B, V), the patches to encode, each below N; all of them when None.  Hidden patches are
+                never computed, so V of N patches cost about V / N of the time.
+
+        Returns:
+            (B, 1 + V, d), class token first, then the patches in the order of ``ids_keep``.
+
+        Raises:
+            SlicingError: when ``arch`` is not nested in the supernet.
+            ValueError: when images or ids have the wrong shape or type.
+        """
+        net = _Subnet(self, arch)
+        _check_images(x_BCHW, arch)
+        patches_BNP = _to_patches(x_BCHW, arch.patch_size)
+        positions_Td = net["pos_embed"][0]
+        if ids_keep is None:
+            kept_positions = positions_Td[1:]
+        else:
+            _check_ids(ids_keep, x_BCHW)
+            patches_BNP = patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, arch.patch_dim))
+            # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
+            kept_positions = F.embedding(ids_keep, positions_Td[1:])
+        projection = net["patch_embed.proj.weight"].flatten(1)
+        patches_BVd = F.linear(patches_BNP, projection, net["patch_embed.proj.bias"]) + kept_positions
+        class_B1d = (net["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
+        t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
+        for i in range(arch.depth):
+            t_BTd = net.block(i, t_BTd)
+        return t_BTd
+
+    def final_norm(self, t_BTd: Tensor, arch: Architecture) -> Tensor:
+        """The final LayerNorm of the subnet; same shape."""
+        return _Subnet(self, arch).norm("norm", t_BTd)
+
+    def forward(self, x_BCHW: Tensor, arch: Architecture) -> Tensor:
+        """Logits (B, num_classes) of the subnet; without a head the pooled features (B, d).
+
+        Raises:
+            SlicingError: when ``arch`` is not nested in the supernet.
+            ValueError: when the images have the wrong shape.
+        """
+        t_BTd = self.final_norm(self.tokens(x_BCHW, arch), arch)
+        pooled_Bd = t_BTd[:, 0] if arch.pool is Pool.TOKEN else t_BTd[:, 1:].mean(dim=1)
+        return _Subnet(self, arch).linear("head", pooled_Bd) if arch.num_classes else pooled_Bd
+
+
+class _Subnet:
+    """One architecture's view of the supernet, made anew for each call; weights are cut when they are used."""
+
+    def __init__(self, supernet: Supernet, arch: Architecture) -> None:
+        self._supernet = supernet
+        self._arch = arch
+        self._table = slice_table(supernet.largest, arch)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return apply_slices(self._supernet.get_parameter(name), self._table[name])
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return F.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        gain, bias = self[f"{name}.weight"], self[f"{name}.bias"]
+        return F.layer_norm(x, (self._arch.embed_dim,), gain, bias, self._arch.norm_eps)
+
+    def block(self, i: int, t_BTd: Tensor) -> Tensor:
+        name = f"blocks.{i}"
+        heads = (3, self._arch.num_heads[i], self._arch.head_dim)
+        qkv = self.linear(f"{name}.attn.qkv", self.norm(f"{name}.norm1", t_BTd))
+        q_BhTk, k_BhTk, v_BhTk = torch.unflatten(qkv, -1, heads).permute(2, 0, 3, 1, 4)
+        mixed_BhTk = F.scaled_dot_product_attention(q_BhTk, k_BhTk, v_BhTk)
+        t_BTd = t_BTd + self.linear(f"{name}.attn.proj", mixed_BhTk.transpose(1, 2).flatten(2))
+        hidden_BTf = F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", t_BTd)))
+        return t_BTd + self.linear(f"{name}.mlp.fc2", hidden_BTf)
+
+
+def _register(root: nn.Module, name: str, value: Tensor) -> None:
+    """Put a parameter at a dotted name, with bare modules on the way."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    root.register_parameter(leaf, nn.Parameter(value))
+
+
+def _to_patches(x_BCHW: Tensor, size: int) -> Tensor:
+    """(B, N, P): each patch as channel, row, column, the order in which a convolution's weight is stored."""
+    return x_BCHW.unfold(2, size, size).unfold(3, size, size).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+def _check_images(x: Tensor, arch: Architecture) -> None:
+    expected = (arch.in_chans, arch.img_size, arch.img_size)
+    if x.ndim != 4 or tuple(x.shape[1:]) != expected:
+        raise ValueError(f"images have shape {tuple(x.shape)}, expected (B, {', '.join(map(str, expected))})")
+
+
+def _check_ids(ids_keep: Tensor, x: Tensor) -> None:
+    # Their values are left to the kernels: reading them here would stall the device at every step.
+    if ids_keep.ndim != 2 or ids_keep.shape[0] != x.shape[0] or ids_keep.dtype != torch.int64:
+        found = f"{ids_keep.dtype} {tuple(ids_keep.shape)}"
+        raise ValueError(f"ids_keep is {found}, expected torch.int64 ({x.shape[0]}, visible patches)")

@@ -1,0 +1,1 @@
+"""Files that are shipped as they are, beside exported weights or into a fresh process."""
