@@ -1,0 +1,125 @@
+"""What a search body leaves open is filled; what cannot work is refused with a pointer."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from search.metrics import Metric
+from service.datasets.builtin import BUILTINS
+from service.datasets.info import DatasetInfo
+from service.errors import ConstraintUnsatisfiable, ServiceError, ValidationFailed
+from service.jobs.resolve import Resolved, resolve_search, space_of, teacher_architecture
+from service.jobs.spec import SearchSpec
+
+DIGITS = BUILTINS["digits"]
+PHOTOS = replace(DIGITS, name="photos", images=100_000, channels=3, min_side=300)
+
+
+def resolve(dataset: DatasetInfo = DIGITS, **fields: Any) -> Resolved:
+    return resolve_search(SearchSpec.model_validate({"method": "masktas", "dataset": "digits", **fields}), dataset)
+
+
+def refusal(dataset: DatasetInfo = DIGITS, **fields: Any) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        resolve(dataset, **fields)
+    return caught.value
+
+
+def test_a_filled_spec_has_no_open_field_and_resolves_to_itself() -> None:
+    filled = resolve().spec
+    for part in (filled.supernet, filled.teacher.pretrain):
+        assert None not in (part.epochs, part.batch_size, part.lr, part.mask_ratio, part.decoder)
+    assert None not in (filled.retrain.mode, filled.retrain.epochs, filled.retrain.batch_size, filled.retrain.lr)
+    assert resolve_search(filled, DIGITS).spec == filled
+
+
+def test_the_filled_spec_names_the_same_space_and_a_buildable_teacher() -> None:
+    resolved = resolve(space={"preset": "micro", "overrides": {"embed_dim": [32, 48]}})
+    assert space_of(resolved.spec) == resolved.space
+    assert resolved.space.embed_dim == (32, 48)
+    teacher = teacher_architecture(resolved.spec.teacher.pretrain, resolved.space)
+    assert (teacher.embed_dim, teacher.num_patches, teacher.num_classes) == (48, 16, 0)
+
+
+@pytest.mark.parametrize(
+    ("min_side", "preset", "img_size"),
+    [(8, "micro", 8), (30, "micro", 28), (64, "micro", 64), (65, "masktas-tiny", 224), (500, "masktas-tiny", 224)],
+)
+def test_the_default_space_follows_the_image_size(min_side: int, preset: str, img_size: int) -> None:
+    space = resolve(replace(DIGITS, min_side=min_side)).space
+    assert (space.name, space.img_size) == (preset, img_size)
+
+
+def test_large_networks_get_the_published_recipe() -> None:
+    spec = resolve(PHOTOS).spec
+    assert spec.supernet.batch_size == 1024
+    assert spec.supernet.lr == pytest.approx(6e-4)
+    assert spec.supernet.mask_ratio == 0.75
+    assert spec.retrain.lr == pytest.approx(6.25e-4 * 1024 / 256)
+
+
+def test_small_grids_keep_enough_patches_visible() -> None:
+    assert resolve().spec.supernet.mask_ratio == 0.5  # 16 patches, 8 visible
+    error = refusal(supernet={"mask_ratio": 0.9})
+    assert [item.pointer for item in error.errors] == ["/supernet/mask_ratio"]
+    assert error.errors[0].allowed == {"max": 0.75}
+    assert resolve(supernet={"mask_ratio": 0.75}).spec.supernet.mask_ratio == 0.75
+
+
+def test_without_labels_nothing_is_retrained_and_asking_for_it_is_refused() -> None:
+    unlabelled = replace(DIGITS, labelled=False, classes=())
+    assert resolve(unlabelled).spec.retrain.mode == "none"
+    assert resolve(unlabelled).num_classes == 0
+    assert refusal(unlabelled, retrain={"mode": "finetune"}).errors[0].pointer == "/retrain/mode"
+
+
+def test_ignored_labels_count_as_none() -> None:
+    body = {"method": "masktas", "dataset": {"id": "digits", "labels": "ignored"}}
+    assert resolve_search(SearchSpec.model_validate(body), DIGITS).spec.retrain.mode == "none"
+    with pytest.raises(ValidationFailed, match="ignored"):
+        resolve_search(SearchSpec.model_validate({**body, "retrain": {"mode": "finetune"}}), DIGITS)
+
+
+def test_a_batch_larger_than_the_training_split_is_reduced_with_a_warning() -> None:
+    resolved = resolve(replace(DIGITS, images=100), retrain={"batch_size": 500})
+    assert resolved.spec.retrain.batch_size == 70
+    assert [item.pointer for item in resolved.warnings] == ["/retrain/batch_size"]
+    assert resolved.spec.supernet.batch_size == 64
+
+
+def test_too_few_images_are_refused() -> None:
+    assert refusal(replace(DIGITS, images=2)).errors[0].code == "too_few_images"
+
+
+def test_limits_outside_the_reachable_range_are_refused_with_the_range() -> None:
+    lowest = next(r for r in resolve().reachable if r.metric is Metric.PARAMS_M)
+    met = resolve(constraints=[{"metric": "params_m", "max": lowest.min}])
+    assert met.spec.constraints[0].max == lowest.min
+    error = refusal(constraints=[{"metric": "params_m", "max": lowest.min - 1e-6}])
+    assert isinstance(error, ConstraintUnsatisfiable)
+    assert error.errors[0].pointer == "/constraints/0/max"
+    assert lowest.to_json() in error.extra["reachable"]
+    above = refusal(constraints=[{"metric": "gmacs", "min": 1.0}, {"metric": "params_m", "min": 99.0}])
+    assert [item.pointer for item in above.errors] == ["/constraints/0/min", "/constraints/1/min"]
+
+
+def test_a_limit_without_effect_is_a_warning() -> None:
+    warnings = resolve(constraints=[{"metric": "params_m", "max": 50.0}]).warnings
+    assert [item.code for item in warnings] == ["not_binding"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"space": "micron"}, "/space/preset"),
+        ({"space": {"preset": "micro", "overrides": {"depth": [0]}}}, "/space/overrides/depth/0"),
+        ({"space": {"preset": "micro", "img_size": 30}}, "/space/img_size"),
+        ({"supernet": {"decoder": {"embed_dim": 30, "depth": 1, "num_heads": 4}}}, "/supernet/decoder/num_heads"),
+        ({"supernet": {"mask_ratio": 0.0}}, "/supernet/mask_ratio"),
+    ],
+)
+def test_contradictions_are_refused_where_they_stand(fields: dict[str, Any], pointer: str) -> None:
+    error = refusal(**fields)
+    assert isinstance(error, ValidationFailed)
+    assert [item.pointer for item in error.errors] == [pointer]
