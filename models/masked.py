@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 _RATIO_SLACK = 1e-9  # 10 * (1 - 0.9) is just below 1 in floating point
 
 

@@ -28,6 +28,9 @@ def apply_slices(tensor: Tensor, slices: tuple[AxisSlice, ...]) -> Tensor:
         cut = slices[axis]
         if cut.is_whole:
             continue
+        if len(cut.factors) == 1:
+            tensor = tensor.narrow(axis, 0, cut.kept)
+            continue
         view = torch.unflatten(tensor, axis, cut.factors)
         for k, length in enumerate(cut.take):
             view = view.narrow(axis + k, 0, length)
@@ -71,24 +74,7 @@ class Supernet(nn.Module):
             SlicingError: when ``arch`` is not nested in the supernet.
             ValueError: when images or ids have the wrong shape or type.
         """
-        net = _Subnet(self, arch)
-        _check_images(x_BCHW, arch)
-        patches_BNP = _to_patches(x_BCHW, arch.patch_size)
-        positions_Td = net["pos_embed"][0]
-        if ids_keep is None:
-            kept_positions = positions_Td[1:]
-        else:
-            _check_ids(ids_keep, x_BCHW)
-            patches_BNP = patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, arch.patch_dim))
-            # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
-            kept_positions = F.embedding(ids_keep, positions_Td[1:])
-        projection = net["patch_embed.proj.weight"].flatten(1)
-        patches_BVd = F.linear(patches_BNP, projection, net["patch_embed.proj.bias"]) + kept_positions
-        class_B1d = (net["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
-        t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
-        for i in range(arch.depth):
-            t_BTd = net.block(i, t_BTd)
-        return t_BTd
+        return _Subnet(self, arch).tokens(x_BCHW, ids_keep)
 
     def final_norm(self, t_BTd: Tensor, arch: Architecture) -> Tensor:
         """The final LayerNorm of the subnet; same shape."""
@@ -101,21 +87,43 @@ class Supernet(nn.Module):
             SlicingError: when ``arch`` is not nested in the supernet.
             ValueError: when the images have the wrong shape.
         """
-        t_BTd = self.final_norm(self.tokens(x_BCHW, arch), arch)
+        net = _Subnet(self, arch)
+        t_BTd = net.norm("norm", net.tokens(x_BCHW))
         pooled_Bd = t_BTd[:, 0] if arch.pool is Pool.TOKEN else t_BTd[:, 1:].mean(dim=1)
-        return _Subnet(self, arch).linear("head", pooled_Bd) if arch.num_classes else pooled_Bd
+        return net.linear("head", pooled_Bd) if arch.num_classes else pooled_Bd
 
 
 class _Subnet:
     """One architecture's view of the supernet, made anew for each call; weights are cut when they are used."""
 
     def __init__(self, supernet: Supernet, arch: Architecture) -> None:
-        self._supernet = supernet
         self._arch = arch
         self._table = slice_table(supernet.largest, arch)
+        # One walk over the modules: looking up each dotted name costs more than the layers of a small network.
+        self._weights = dict(supernet.named_parameters())
 
     def __getitem__(self, name: str) -> Tensor:
-        return apply_slices(self._supernet.get_parameter(name), self._table[name])
+        return apply_slices(self._weights[name], self._table[name])
+
+    def tokens(self, x_BCHW: Tensor, ids_keep: Tensor | None = None) -> Tensor:
+        arch = self._arch
+        _check_images(x_BCHW, arch)
+        patches_BNP = _to_patches(x_BCHW, arch.patch_size)
+        positions_Td = self["pos_embed"][0]
+        if ids_keep is None:
+            kept_positions = positions_Td[1:]
+        else:
+            _check_ids(ids_keep, x_BCHW)
+            patches_BNP = patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, arch.patch_dim))
+            # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
+            kept_positions = F.embedding(ids_keep, positions_Td[1:])
+        projection = self["patch_embed.proj.weight"].flatten(1)
+        patches_BVd = F.linear(patches_BNP, projection, self["patch_embed.proj.bias"]) + kept_positions
+        class_B1d = (self["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
+        t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
+        for i in range(arch.depth):
+            t_BTd = self.block(i, t_BTd)
+        return t_BTd
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
