@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.masked import (
+    DecoderConfig,
+    MaskedDecoder,
+    PatchMask,
+    patchify,
+    random_masking,
+    reconstruction_loss,
+    sincos_positions,
+    visible_patches,
+)
+from models.supernet import Supernet
+from tests.unit.models.toys import LARGEST, random_subnet, randomise, seeded
+
+CONFIG = DecoderConfig(dim=16, depth=2, num_heads=2)
+
+
+def decoder(seed: int = 3) -> MaskedDecoder:
+    made = MaskedDecoder(LARGEST, CONFIG, seeded(seed))
+    randomise(dict(made.named_parameters()), seeded(seed + 1))
+    return made
+
+
+def images(batch: int = 3, seed: int = 0) -> Tensor:
+    return torch.randn(batch, 3, 12, 12, generator=seeded(seed))
+
+
+def test_mask_fields_describe_one_permutation() -> None:
+    mask = random_masking(50, 16, 4, seeded(0))
+    assert mask.ids_keep.shape == (50, 4)
+    shown = torch.zeros(50, 16).scatter(1, mask.ids_keep, 1.0)
+    assert torch.equal(mask.hidden, 1 - shown)
+    assert torch.equal(mask.ids_restore.sort(dim=1).values, torch.arange(16).repeat(50, 1))
+    assert torch.equal(mask.ids_restore.gather(1, mask.ids_keep), torch.arange(4).repeat(50, 1))
+
+
+def test_every_patch_is_kept_equally_often() -> None:
+    shown = 1 - random_masking(4000, 16, 4, seeded(1)).hidden
+    # 4000 draws with probability 1/4 have a standard error of 0.007.
+    assert (shown.mean(dim=0) - 0.25).abs().max() < 0.03
+
+
+def test_mask_is_a_function_of_the_generator() -> None:
+    one, other = random_masking(4, 16, 4, seeded(7)), random_masking(4, 16, 4, seeded(7))
+    assert torch.equal(one.ids_keep, other.ids_keep)
+    assert not torch.equal(one.ids_keep, random_masking(4, 16, 4, seeded(8)).ids_keep)
+
+
+def test_mask_moves_as_a_whole() -> None:
+    moved = random_masking(2, 16, 4, seeded(0)).to("meta")
+    assert isinstance(moved, PatchMask)
+    assert {moved.ids_keep.device.type, moved.ids_restore.device.type, moved.hidden.device.type} == {"meta"}
+
+
+@pytest.mark.parametrize("keep", [0, 17])
+def test_impossible_number_of_visible_patches_is_refused(keep: int) -> None:
+    with pytest.raises(ValueError, match=f"{keep} visible patches, allowed is 1 to 16"):
+        random_masking(2, 16, keep, seeded(0))
+
+
+@pytest.mark.parametrize(
+    ("patches", "ratio", "expected"), [(196, 0.75, 49), (196, 0.9, 19), (16, 0.75, 4), (10, 0.9, 1)]
+)
+def test_visible_patches_round_down_but_not_by_floating_point(patches: int, ratio: float, expected: int) -> None:
+    assert visible_patches(patches, ratio) == expected
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.95, 1.0, -0.5])
+def test_ratio_that_hides_nothing_or_everything_is_refused(ratio: float) -> None:
+    with pytest.raises(ValueError, match=r"of 16 patches visible, allowed is 1 to 15"):
+        visible_patches(16, ratio)
+
+
+def test_patchify_orders_row_column_channel() -> None:
+    x = torch.arange(2 * 2 * 4 * 4).view(2, 2, 4, 4).float()
+    patches = patchify(x, 2)
+    assert patches.shape == (2, 4, 8)
+    for b in range(2):
+        for row in range(2):
+            for column in range(2):
+                expected = [
+                    x[b, c, 2 * row + i, 2 * column + j].item() for i in range(2) for j in range(2) for c in range(2)
+                ]
+                assert patches[b, 2 * row + column].tolist() == expected
+
+
+def test_patchify_refuses_a_side_that_is_no_multiple() -> None:
+    with pytest.raises(ValueError, match=r"shape \(1, 3, 12, 10\)"):
+        patchify(torch.zeros(1, 3, 12, 10), 3)
+
+
+def test_position_table_tells_rows_from_columns() -> None:
+    table = sincos_positions(3, 8)
+    assert table.shape == (9, 8)
+    for row in range(3):
+        for column in range(3):
+            for half, place in enumerate((column, row)):
+                for k in range(2):
+                    wave = place / 10_000 ** (k / 2)
+                    assert table[3 * row + column, 4 * half + k].item() == pytest.approx(math.sin(wave), abs=1e-7)
+                    assert table[3 * row + column, 4 * half + 2 + k].item() == pytest.approx(math.cos(wave), abs=1e-7)
+
+
+@pytest.mark.parametrize(("dim", "depth", "heads"), [(18, 1, 2), (16, 1, 3), (16, 0, 2), (0, 1, 1), (16, 1, 0)])
+def test_impossible_decoder_is_refused(dim: int, depth: int, heads: int) -> None:
+    with pytest.raises(ValueError, match="allowed is"):
+        DecoderConfig(dim=dim, depth=depth, num_heads=heads)
+
+
+def test_decoder_serves_every_width_and_uses_only_its_columns() -> None:
+    rng = random.Random(0)
+    net, dec, x = Supernet(LARGEST, seeded(0)), decoder(), images()
+    mask = random_masking(3, 16, 4, seeded(0))
+    for _ in range(5):
+        arch = random_subnet(rng)
+        dec.zero_grad()
+        predicted = dec(net.final_norm(net.tokens(x, arch, mask.ids_keep), arch), mask.ids_restore)
+        assert predicted.shape == (3, 16, 27)
+        reconstruction_loss(predicted, x, mask.hidden, 3).backward()
+        gradient = dec.embed.weight.grad
+        assert gradient is not None
+        assert (gradient[:, arch.embed_dim :] == 0).all()
+        assert (gradient[:, : arch.embed_dim] != 0).any(dim=0).all()
+
+
+def test_decoder_refuses_wider_tokens_and_foreign_masks() -> None:
+    with pytest.raises(ValueError, match="29 wide, allowed is at most 28"):
+        decoder()(torch.zeros(1, 5, 29), torch.arange(16).view(1, 16))
+    with pytest.raises(ValueError, match=r"ids_restore has shape \(1, 9\), expected \(1, 16\)"):
+        decoder()(torch.zeros(1, 5, 28), torch.arange(9).view(1, 9))
+
+
+def test_decoder_weights_depend_on_the_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, other = MaskedDecoder(LARGEST, CONFIG, seeded(1)), MaskedDecoder(LARGEST, CONFIG, seeded(1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    state = other.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in one.state_dict().items())
+
+
+def test_loss_is_zero_for_the_normalised_patches_and_ignores_visible_ones() -> None:
+    x = images()
+    hidden = random_masking(3, 16, 4, seeded(0)).hidden
+    perfect = patchify(x, 3)
+    perfect = (perfect - perfect.mean(-1, keepdim=True)) / (perfect.var(-1, keepdim=True) + 1e-6).sqrt()
+    spoilt = torch.where(hidden.bool().unsqueeze(-1), perfect, 1000.0)
+    assert reconstruction_loss(spoilt, x, hidden, 3).item() < 1e-10
+    assert reconstruction_loss(spoilt, x, 1 - hidden, 3).item() > 1e5
+
+
+def test_loss_averages_over_all_hidden_patches_of_the_batch() -> None:
+    x = torch.ones(2, 1, 4, 4)  # one colour: normalised targets are 0
+    hidden = torch.tensor([[1.0, 0, 0, 0], [1.0, 1, 1, 0]])
+    predicted = torch.tensor([2.0, 1.0]).view(2, 1, 1).expand(2, 4, 4)
+    assert reconstruction_loss(predicted, x, hidden, 2).item() == pytest.approx((4 + 1 + 1 + 1) / 4)
+
+
+def test_loss_refuses_shapes_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        reconstruction_loss(torch.zeros(3, 16, 26), images(), torch.ones(3, 16), 3)
+    with pytest.raises(ValueError, match="at least 2"):
+        reconstruction_loss(torch.zeros(1, 4, 1), torch.zeros(1, 1, 2, 2), torch.ones(1, 4), 1)
+
+
+@torch.no_grad()
+def test_full_width_student_equals_a_masked_autoencoder_written_from_the_formulas() -> None:
+    largest = replace(LARGEST, num_classes=0)
+    net, dec, x = Supernet(largest, seeded(0)), decoder(), images()
+    randomise(net.state_dict(), seeded(1))
+    mask = random_masking(3, 16, 5, seeded(2))
+
+    tokens = net.final_norm(net.tokens(x, largest, mask.ids_keep), largest)
+    loss = reconstruction_loss(dec(tokens, mask.ids_restore), x, mask.hidden, largest.patch_size)
+
+    reference = ReferenceMae(net.state_dict(), dec.state_dict(), heads=largest.num_heads, head_dim=largest.head_dim)
+    assert loss.item() == pytest.approx(reference.loss(x, mask.ids_keep), rel=1e-5)
+
+
+class ReferenceMae:
+    """MAE for one image at a time in float64, from the formulas of the paper; shares no code with the product."""
+
+    def __init__(
+        self, encoder: dict[str, Tensor], decoder: dict[str, Tensor], heads: tuple[int, ...], head_dim: int
+    ) -> None:
+        self.encoder = {name: t.double() for name, t in encoder.items()}
+        self.decoder = {name: t.double() for name, t in decoder.items()}
+        self.heads, self.head_dim = heads, head_dim
+
+    def loss(self, x: Tensor, ids_keep: Tensor) -> float:
+        errors = [
+            e for image, kept in zip(x.double(), ids_keep.tolist(), strict=True) for e in self.errors(image, kept)
+        ]
+        return sum(errors) / len(errors)
+
+    def errors(self, image: Tensor, kept: list[int]) -> list[float]:
+        """Mean squared error of each hidden patch."""
+        e, d, p, grid = self.encoder, self.decoder, 3, 4
+        patches = [image[:, p * r : p * r + p, p * c : p * c + p] for r in range(grid) for c in range(grid)]
+        kernel, bias = e["patch_embed.proj.weight"], e["patch_embed.proj.bias"]
+        positions = e["pos_embed"][0]
+        rows = [e["cls_token"][0, 0] + positions[0]]
+        rows += [
+            torch.tensordot(kernel, patches[k], dims=([1, 2, 3], [0, 1, 2])) + bias + positions[1 + k] for k in kept
+        ]
+        tokens = torch.stack(rows)
+        for i, h in enumerate(self.heads):
+            tokens = block(e, f"blocks.{i}.", tokens, h, self.head_dim)
+        tokens = layer_norm(tokens, e["norm.weight"], e["norm.bias"])
+
+        tokens = tokens @ d["embed.weight"].T + d["embed.bias"]
+        width = tokens.shape[1]
+        places = torch.cat((torch.zeros(1, width), sincos_positions(grid, width))).double()
+        full = [tokens[0]]
+        for k in range(grid * grid):
+            full.append(tokens[1 + kept.index(k)] if k in kept else d["mask_token"][0, 0])
+        tokens = torch.stack(full) + places
+        for i in range(CONFIG.depth):
+            tokens = block(d, f"blocks.{i}.", tokens, CONFIG.num_heads, width // CONFIG.num_heads)
+        tokens = layer_norm(tokens, d["norm.weight"], d["norm.bias"])
+        predicted = tokens[1:] @ d["predict.weight"].T + d["predict.bias"]
+
+        errors = []
+        for k in set(range(grid * grid)) - set(kept):
+            values = patches[k].permute(1, 2, 0).reshape(-1)
+            variance = (values - values.mean()).square().sum() / (len(values) - 1)
+            target = (values - values.mean()) / (variance + 1e-6).sqrt()
+            errors.append((predicted[k] - target).square().mean().item())
+        return errors
+
+
+def block(w: dict[str, Tensor], name: str, x: Tensor, heads: int, k: int) -> Tensor:
+    y = layer_norm(x, w[name + "norm1.weight"], w[name + "norm1.bias"])
+    q, key, value = (y @ w[name + "attn.qkv.weight"].T + w[name + "attn.qkv.bias"]).chunk(3, dim=1)
+    mixed = []
+    for h in range(heads):
+        part = slice(h * k, (h + 1) * k)
+        weights = (q[:, part] @ key[:, part].T / math.sqrt(k)).softmax(dim=1)
+        mixed.append(weights @ value[:, part])
+    x = x + torch.cat(mixed, dim=1) @ w[name + "attn.proj.weight"].T + w[name + "attn.proj.bias"]
+    y = layer_norm(x, w[name + "norm2.weight"], w[name + "norm2.bias"])
+    y = y @ w[name + "mlp.fc1.weight"].T + w[name + "mlp.fc1.bias"]
+    y = y * 0.5 * (1 + torch.erf(y / math.sqrt(2)))
+    return x + y @ w[name + "mlp.fc2.weight"].T + w[name + "mlp.fc2.bias"]
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(dim=1, keepdim=True)
+    return centred / (centred.square().mean(dim=1, keepdim=True) + 1e-6).sqrt() * gain + bias
