@@ -11,21 +11,7 @@ from models.architecture import Architecture
 from search.errors import SpaceError
 from search.presets import resolve
 from search.space import Space
-
-
-def small_space(**changes: Any) -> Space:
-    fields: dict[str, Any] = {
-        "name": "small",
-        "embed_dim": (16, 24),
-        "depth": (1, 3),
-        "num_heads": (1, 2),
-        "mlp_ratio": (2.0, 2.5, 4.0),
-        "head_dim": 8,
-        "img_size": 8,
-        "patch_size": 4,
-        "in_chans": 1,
-    }
-    return Space(**{**fields, **changes})
+from tests.unit.search.spaces import small_space
 
 
 def problems_of(**changes: Any) -> dict[str, str]:
