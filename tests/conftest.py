@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import session_factory, sync_engine
 from service.embedded.servers import Servers
 from service.settings import Settings
+from service.store import ArtifactStore, open_store
 from tests import servers as databases
 
 
@@ -81,3 +82,9 @@ def settings(tmp_path: Path, database_url: str, broker_url: str) -> Settings:
         retry_backoff_s=0.2,
         checkpoint_s=0.5,
     )
+
+
+@pytest.fixture
+def store(settings: Settings) -> ArtifactStore:
+    """The artifact store of the test's folder."""
+    return open_store(settings.store_location)

@@ -1,0 +1,151 @@
+"""The artifact store: blobs named by the SHA-256 of their bytes, so equal content is stored once and never changes.
+
+A blob lies at ``blobs/sha256/<first 2 digits>/<other 62>`` below the store's root, whatever the kind of store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.errors import StorageFull
+from service.store.errors import BlobCorrupt
+
+CHUNK_BYTES = 2**20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file in the store: ``sha256`` is its digest in lower-case hex, ``size`` its length in bytes."""
+
+    sha256: str
+    size: int
+
+
+class ArtifactStore(ABC):
+    """Where the bytes of artifacts are. Safe to use from several threads and processes at once."""
+
+    @abstractmethod
+    def put_file(self, path: Path) -> Stored:
+        """Store a file. When it returns, the blob is whole and outlives a power loss.
+
+        Storing content that is there already costs one read. Several writers of the same content all succeed.
+
+        Raises:
+            OSError: the file cannot be read.
+            StorageFull: no room left; nothing was stored.
+            Unavailable: the store does not answer.
+        """
+
+    @abstractmethod
+    def open_range(self, sha256: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes from ``start`` to before ``end`` (default: the end) in chunks of at most about 1 MiB.
+
+        The blob is opened by the call, not by the first chunk. The digest is not checked: use :meth:`fetch` for that.
+
+        Raises:
+            BlobMissing: there is no such blob.
+            Unavailable: the store does not answer.
+            ValueError: ``sha256`` is not a digest, or not ``0 <= start <= end``.
+        """
+
+    @abstractmethod
+    def exists(self, sha256: str) -> bool:
+        """Whether the blob is there."""
+
+    @abstractmethod
+    def delete(self, sha256: str) -> None:
+        """Remove the blob; harmless when there is none. Readers that have it open may fail."""
+
+    async def open_range_async(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """:meth:`open_range` without blocking the event loop."""
+        chunks = await asyncio.to_thread(self.open_range, sha256, start, end)
+        return _in_threads(chunks)
+
+    def fetch(self, sha256: str, target: Path) -> None:
+        """Copy a blob to ``target``, which appears only when all bytes have arrived and have the right digest.
+
+        Raises:
+            BlobMissing, BlobCorrupt, Unavailable, StorageFull
+        """
+        digest = hashlib.sha256()
+        with room_below(target.parent), partial_file(target.parent) as partial:
+            with partial.open("wb") as file:
+                for chunk in self.open_range(sha256):
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise BlobCorrupt(sha256, digest.hexdigest())
+            partial.replace(target)
+
+
+def blob_key(sha256: str) -> str:
+    """The place of a blob below the root.
+
+    Raises:
+        ValueError: ``sha256`` is not 64 lower-case hex digits.
+    """
+    if not _DIGEST.fullmatch(sha256):
+        raise ValueError(f"{sha256!r} is not a SHA-256 digest of 64 lower-case hex digits")
+    return f"blobs/sha256/{sha256[:2]}/{sha256[2:]}"
+
+
+def check_range(start: int, end: int | None) -> None:
+    """Raise ``ValueError`` unless ``0 <= start <= end``."""
+    if start < 0 or (end is not None and end < start):
+        raise ValueError(f"byte range from {start} to {end}: expected 0 <= start <= end")
+
+
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """The bytes of a file."""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def measure(path: Path) -> Stored:
+    """Digest and size of a file, by reading it once."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks_of(path):
+        digest.update(chunk)
+        size += len(chunk)
+    return Stored(digest.hexdigest(), size)
+
+
+@contextmanager
+def room_below(folder: Path) -> Iterator[None]:
+    """Turn the operating system's ways to say "full" into ``StorageFull``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise StorageFull(f"no room left in {folder}: {error.strerror}") from error
+
+
+@contextmanager
+def partial_file(folder: Path) -> Iterator[Path]:
+    """A new file of mode 0600 in ``folder`` for a copy under way; removed unless it was moved elsewhere."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".partial-", delete=False) as file:
+        path = Path(file.name)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _in_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    # No explicit close: a cancelled await leaves the thread inside the iterator, where it cannot be closed.
+    # The file closes with the last reference, which may be that thread's.
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
