@@ -9,7 +9,7 @@ old owner asks for is answered with :class:`~service.jobs.values.Lost` and chang
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -318,12 +318,12 @@ def _settle_dataset(session: Session, job: Job, status: DatasetStatus, error: Js
     session.execute(
         update(Dataset)
         .where(Dataset.id == job.dataset_id)
-        .values(status=status, error=error)
+        .values(status=status, error=error, report=(error or {}).get("report"))
         .execution_options(synchronize_session=False)
     )
 
 
-def _deadline(job: Job) -> Any:
+def _deadline(job: Job) -> ColumnElement[datetime] | None:
     """When this attempt has used up the job's budget of running time. Waiting and pauses cost nothing."""
     limit_s = (job.spec.get("budget") or {}).get("max_wall_seconds")
     return None if limit_s is None else func.now() + timedelta(seconds=max(0.0, limit_s - job.device_seconds))

@@ -1,0 +1,62 @@
+"""The Celery side of the queue: a message says "queue X has work" and nothing else.
+
+Messages may be lost, doubled or late; the job's row decides. Relay and workers share this configuration.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+
+QUEUES = ("cpu", "gpu")
+"""Every queue there is. Publishing to another one is an error instead of a message that nobody reads."""
+
+WAKE_TASK = "vitailor.wake"
+
+EXPIRES_S = 60
+"""An unanswered message dies after this long: the relay sends another while the job waits."""
+
+_TRANSPORT_OPTIONS = {
+    "global_keyprefix": "vitailor:",
+    "socket_keepalive": True,
+    "health_check_interval": 25,
+    # Without it a publish on a dead connection would wait for ever.
+    "socket_timeout": 30,
+    "socket_connect_timeout": 5,
+}
+
+
+def celery_app(broker_url: str) -> Celery:
+    """A Celery app for the doorbell alone: early acknowledgement, nothing reserved ahead, no results, JSON only.
+
+    ``broker_url`` is ``redis://``, ``rediss://`` or ``redis+socket:///path``.
+    """
+    app = Celery("vitailor", broker=broker_url, set_as_current=False)
+    app.conf.update(
+        task_acks_late=False,
+        task_ignore_result=True,
+        result_backend=None,
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_queues={name: {} for name in QUEUES},
+        task_default_queue=QUEUES[0],
+        task_create_missing_queues=False,
+        broker_connection_retry_on_startup=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        # Who publishes is a loop that will publish again.
+        task_publish_retry=False,
+        broker_transport_options=_TRANSPORT_OPTIONS,
+    )
+    return app
+
+
+def ring(app: Celery, queue: str) -> None:
+    """Send one message that wakes an idle worker of the queue.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker cannot be reached.
+    """
+    app.send_task(WAKE_TASK, args=[queue], queue=queue, expires=EXPIRES_S)
