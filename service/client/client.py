@@ -1,0 +1,141 @@
+"""One method for each thing that the API offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from service.client import download, events
+from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space
+from service.client.transport import Transport
+
+Json = dict[str, Any]
+JobAction = Literal["cancel", "pause", "resume", "retry"]
+R = TypeVar("R", bound=Record)
+
+_PAGE = 100
+
+
+class Client:
+    """A connection to one ViTailor server, to be used as a context manager.
+
+    Every method raises :class:`~service.client.errors.ApiError` when the server refuses and
+    :class:`~service.client.errors.NoServer` when none answers.
+
+    Args:
+        url: of the server, such as ``http://127.0.0.1:8000``.
+        api_key: of its owner's rights.
+        retries: repetitions of a request that got no answer, or a temporary refusal.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, *, timeout_s: float = 30.0, retries: int = 3) -> None:
+        self._transport = Transport(url, api_key, timeout_s=timeout_s, retries=retries)
+
+    @property
+    def url(self) -> str:
+        """Of the server, without a slash at the end."""
+        return self._transport.base_url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def search(self, spec: Json) -> Job:
+        """Start a search; the job is queued when this returns."""
+        return Job.model_validate(self._transport.post("/search", spec))
+
+    def validate(self, spec: Json) -> Json:
+        """What a search would be: effective spec, reachable cost ranges, feasibility. Nothing is created."""
+        answer: Json = self._transport.post("/search/validate", spec)
+        return answer
+
+    def jobs(self, *, status: str | None = None, kind: str | None = None, limit: int = _PAGE) -> list[Job]:
+        """The newest jobs first, at most ``limit``."""
+        return self._list("/jobs", Job, limit, status=status, kind=kind)
+
+    def job(self, job_id: str) -> Job:
+        """A job as it is now."""
+        return Job.model_validate(self._transport.get(f"/jobs/{job_id}"))
+
+    def act(self, job_id: str, action: JobAction) -> Job:
+        """Cancel, pause, resume or retry a job; repeating it is harmless."""
+        return Job.model_validate(self._transport.post(f"/jobs/{job_id}/{action}"))
+
+    def events(self, job_id: str, *, after: int = 0, limit: int = _PAGE) -> list[Event]:
+        """Events that exist now with an id above ``after``, in order, at most ``limit``."""
+        return events.page(self._transport, job_id, after, limit)
+
+    def follow(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
+        """Events as they come, each exactly once, until the job has ended."""
+        return events.follow(self._transport, job_id, after)
+
+    def candidates(self, job_id: str, *, limit: int | None = None) -> list[Candidate]:
+        """The scored architectures of a search in the order of their evaluation; all of them by default."""
+        return self._list(f"/jobs/{job_id}/candidates", Candidate, limit)
+
+    def pareto(self, job_id: str) -> list[Candidate]:
+        """The candidates that no other one beats in every objective."""
+        answer = self._transport.get(f"/jobs/{job_id}/pareto")
+        return [Candidate.model_validate(item) for item in answer["data"]]
+
+    def artifacts(self, job_id: str) -> list[Artifact]:
+        """The files of a job."""
+        return self._list(f"/jobs/{job_id}/artifacts", Artifact, None)
+
+    def download(self, artifact: Artifact, path: Path) -> Path:
+        """Fetch a file and check its digest; goes on where an earlier try broke off.
+
+        Raises:
+            DigestMismatch: when the bytes are not what the server says.
+        """
+        return download.download(self._transport, artifact, path)
+
+    def download_all(self, artifacts: Iterable[Artifact], folder: Path) -> list[Path]:
+        """Fetch files into a folder under their names."""
+        return [self.download(artifact, folder / Path(artifact.name).name) for artifact in artifacts]
+
+    def architecture(self, architecture_id: str) -> Json:
+        """The architecture JSON of a candidate with its costs, scores and accuracies."""
+        answer: Json = self._transport.get(f"/architectures/{architecture_id}")
+        return answer
+
+    def datasets(self) -> list[Dataset]:
+        """Built-in and imported datasets."""
+        return self._list("/datasets", Dataset, None)
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        """A dataset as it is now."""
+        return Dataset.model_validate(self._transport.get(f"/datasets/{dataset_id}"))
+
+    def import_dataset(self, name: str, path: str, *, labels: Literal["auto", "none"] = "auto") -> Json:
+        """Import a folder or Parquet file that lies below the server's import root."""
+        answer: Json = self._transport.post("/datasets", {"name": name, "path": path, "labels": labels})
+        return answer
+
+    def spaces(self) -> list[Space]:
+        """The named search spaces."""
+        return self._list("/spaces", Space, None)
+
+    def _list(self, path: str, record: type[R], limit: int | None, **params: Any) -> list[R]:
+        """Items of a paged list, in order, at most ``limit``."""
+        items: list[R] = []
+        cursor: str | None = None
+        while limit is None or len(items) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(items))
+            answer = self._transport.get(path, {**params, "limit": size, "after": cursor})
+            page = Page[record].model_validate(answer)  # type: ignore[valid-type]
+            items.extend(page.data)
+            if not page.has_more:
+                break
+            cursor = page.next
+        return items

@@ -1,0 +1,130 @@
+"""What the API answers, as far as a client needs it.
+
+These are a client's records, not the server's schemas: they accept fields and values that a newer server adds, and
+keep them, so that ``model_dump`` gives back the whole document.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+Json = dict[str, Any]
+
+
+class Record(BaseModel):
+    """Base of all records."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+T = TypeVar("T", bound=Record)
+
+
+class ProblemItem(Record):
+    """One fault of a request: a JSON pointer into its body, and what would have been allowed."""
+
+    pointer: str = ""
+    code: str = ""
+    detail: str = ""
+    allowed: Any = None
+
+
+class Problem(Record):
+    """An error as the API tells it (RFC 9457): of a request, or of a job that failed."""
+
+    title: str
+    status: int = 500
+    detail: str = ""
+    code: str = ""
+    retryable: bool = False
+    request_id: str | None = None
+    errors: list[ProblemItem] = []
+
+
+class Progress(Record):
+    """Where a job is: ``fraction`` is of the stage, ``eta_seconds`` of the whole job."""
+
+    stage: str | None = None
+    fraction: float | None = None
+    eta_seconds: float | None = None
+
+
+class Job(Record):
+    """A unit of work. ``done`` says whether ``status`` is final; ``stage`` and ``status`` are open lists."""
+
+    id: str
+    kind: str
+    status: str
+    done: bool
+    name: str | None = None
+    stage: str | None = None
+    progress: Progress | None = None
+    created_at: datetime
+    finished_at: datetime | None = None
+    error: Problem | None = None
+    result: Json | None = None
+    spec: Json = {}
+
+
+class Event(Record):
+    """An entry of a job's history. ``id`` counts from 1 without gaps; unknown types are to be ignored."""
+
+    id: int
+    type: str
+    data: Json
+
+
+class Candidate(Record):
+    """A scored architecture of one search. ``accuracy`` is given for retrained ones only."""
+
+    id: str
+    n: int
+    generation: int
+    score: float | None = None
+    costs: Json
+    feasible: bool
+    on_front: bool
+    accuracy: Json | None = None
+
+
+class Artifact(Record):
+    """A file that a job made."""
+
+    id: str
+    name: str
+    kind: str
+    size_bytes: int
+    sha256: str
+    media_type: str
+    architecture: str | None = None
+
+
+class Dataset(Record):
+    """Images to search on: built in, or imported."""
+
+    id: str
+    name: str
+    status: str
+    version: int | None = None
+    classes: list[str] = []
+    counts: Json = {}
+
+
+class Space(Record):
+    """A named set of architectures with the range of each cost."""
+
+    name: str
+    size: int | float
+
+
+class Page(BaseModel, Generic[T]):
+    """Part of a list. ``next`` is the cursor of the following part when ``has_more``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    data: list[T]
+    has_more: bool = False
+    next: str | None = None
