@@ -6,12 +6,23 @@ Unix sockets are ordinary URLs, ``postgresql+psycopg://vitailor@/vitailor?host=/
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+
+
+class ApplicationName(StrEnum):
+    """What ``pg_stat_activity`` shows of our processes."""
+
+    API = "vitailor api"
+    RELAY = "vitailor relay"
+    WORKER = "vitailor worker"
+    MIGRATE = "vitailor migrate"
+    LAUNCHER = "vitailor launcher"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ from service.embedded.errors import EmbeddedError, FolderInUse, FolderUnreachabl
 
 log = structlog.get_logger(__name__)
 
+STATE_FOLDER = Path("/var/lib/vitailor")
+"""Where root's data folders go when they were asked for in a place that the servers' account cannot enter."""
+
 # The kernel's limit for the path of a unix socket, with its final NUL: 108 bytes on Linux, 104 on macOS.
 _SOCKET_PATH_BYTES = 103
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432"
@@ -41,17 +44,19 @@ class DataFolder:
     """One data folder, locked by this process while the context is entered.
 
     Attributes:
-        path: absolute.
+        path: its real place.
         logs: one file per child.
         runtime: the servers' sockets; below the data folder unless its path is too long for a socket.
         lock_fd: the descriptor of ``children.lock``, which every child must inherit.
     """
 
+    path: Path
+    logs: Path
+    runtime: Path
+    lock_fd: int
+
     def __init__(self, path: Path, account: Account) -> None:
-        self.path = path.absolute()
-        self.logs = self.path / "logs"
-        self.runtime = _runtime_folder(self.path, account)
-        self.lock_fd = -1
+        self._wanted = path
         self._account = account
         self._stack = contextlib.ExitStack()
 
@@ -65,12 +70,15 @@ class DataFolder:
         """
         with contextlib.ExitStack() as stack:
             try:
+                self.path = _reachable(self._wanted, self._account)
+                self.logs = self.path / "logs"
+                self.runtime = _runtime_folder(self.path, self._account)
                 self._make()
                 stack.enter_context(self._launcher_lock())
                 self.lock_fd = stack.enter_context(self._children_lock())
                 self._make_runtime()
             except OSError as error:
-                raise EmbeddedError(f"data folder {self.path} cannot be used: {error}") from error
+                raise EmbeddedError(f"data folder {self._wanted.absolute()} cannot be used: {error}") from error
             self._stack = stack.pop_all()
         return self
 
@@ -84,16 +92,13 @@ class DataFolder:
         self._stack.callback(target.unlink, missing_ok=True)
 
     def _make(self) -> None:
-        blocker = blocking_folder(self.path.parent, self._account)
-        if blocker is not None:
-            raise FolderUnreachable(
-                f"data folder {self.path} lies below {blocker}, which user {self._account.name!r} cannot enter, and "
-                "the database runs as that user. Choose another folder with --data, such as /var/lib/vitailor, "
-                "or another user with VITAILOR_SERVICE_USER"
-            )
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._account.is_ours:  # may pass through; what lies inside has modes of its own
             self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
+        if (
+            blocker := blocking_folder(self.path, self._account)
+        ) is not None:  # a parent just made under a strict umask
+            raise _unreachable(self._wanted, blocker, self._account)
         self.logs.mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager
@@ -193,6 +198,33 @@ def _lock_within(fd: int, limit_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def _reachable(wanted: Path, account: Account) -> Path:
+    """The real place of the data folder: where it was asked for, unless ``account`` cannot get there.
+
+    Root's own folders are usually closed to the account. A data folder that does not exist yet is then made below
+    ``STATE_FOLDER``, and a link to it where it was asked for.
+    """
+    real = wanted.resolve()
+    blocker = blocking_folder(real.parent, account)
+    if blocker is None:
+        return real
+    if real.exists():
+        raise _unreachable(wanted, blocker, account)
+    STATE_FOLDER.mkdir(mode=0o711, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f"{real.name}-", dir=STATE_FOLDER))
+    real.parent.mkdir(parents=True, exist_ok=True)
+    real.symlink_to(made)
+    log.warning("data_folder_moved", wanted=str(real), made=str(made), closed=str(blocker), account=account.name)
+    return made
+
+
+def _unreachable(wanted: Path, blocker: Path, account: Account) -> FolderUnreachable:
+    return FolderUnreachable(
+        f"data folder {wanted.absolute()} lies below {blocker}, which user {account.name!r} cannot enter, and the "
+        f"database runs as that user. Choose another folder with --data, such as {STATE_FOLDER / wanted.name}"
+    )
 
 
 def _runtime_folder(data_dir: Path, account: Account) -> Path:

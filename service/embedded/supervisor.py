@@ -8,8 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from service.embedded.children import Child, ChildSpec
 from service.embedded.errors import ChildFailed
+
+log = structlog.get_logger(__name__)
 
 _TICK_S = 0.1
 # A child that dies this often before its first answer has a fault that trying again does not cure.
@@ -48,10 +52,16 @@ class Supervisor:
             _wait_ready(child, deadline)
 
     def stop(self) -> None:
-        """Stop all children, the group started last first, and return when none is left."""
-        if self._thread.is_alive():
-            self._requests.put(None)
-            self._thread.join()
+        """Stop all children, the group started last first, and return when none is left.
+
+        An impatient second Ctrl-C does not cut this short: each child's grace time bounds it.
+        """
+        self._requests.put(None)
+        while self._thread.is_alive():
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                log.warning("still_stopping", children=sorted(self.pids()))
 
     def pids(self) -> dict[str, int]:
         """Process ids of the children that run now, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from service.db.engine import Timeouts, connection_options
+from service.db.engine import ApplicationName, Timeouts, connection_options
 from service.db.models import Base
 from service.settings import Settings
 
@@ -26,7 +26,9 @@ def _database_url() -> str:
 def _migrate() -> None:
     timeouts = Timeouts(lock_s=TURN_TIMEOUT_S, statement_s=TURN_TIMEOUT_S)
     engine = create_engine(
-        make_url(_database_url()), poolclass=NullPool, connect_args=connection_options("vitailor-migrate", timeouts)
+        make_url(_database_url()),
+        poolclass=NullPool,
+        connect_args=connection_options(ApplicationName.MIGRATE, timeouts),
     )
     with engine.connect() as connection:
         # Session locks outlive the transactions of the single migrations; closing the connection frees this one.
