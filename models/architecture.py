@@ -190,12 +190,12 @@ class Architecture:
         """Read the gene part of an architecture JSON, strictly.
 
         Unknown keys and wrong types are refused rather than ignored, since a misspelt gene would silently become
-        a default.
+        a default.  As in JSON schema, 4.0 is the integer 4.
 
         Raises:
             ArchitectureError: with one problem for each key at fault.
         """
-        version = document.get("schema_version", SCHEMA_VERSION)
+        version = _exact(document.get("schema_version", SCHEMA_VERSION))
         if not is_int(version) or version != SCHEMA_VERSION:
             raise ArchitectureError([FieldProblem("/schema_version", version, str(SCHEMA_VERSION))])
         fields = {key: value for key, value in document.items() if key != "schema_version"}
@@ -212,12 +212,19 @@ class Architecture:
         ]
         if problems:
             raise ArchitectureError(problems)
-        return cls(**fields)
+        return cls(**{key: _exact(value) for key, value in fields.items()})
 
 
 def escape_pointer(token: str) -> str:
     """Escape one reference token of a JSON pointer (RFC 6901, section 3)."""
     return token.replace("~", "~0").replace("/", "~1")
+
+
+def _exact(value: object) -> Any:
+    """JSON has one type of number: whole floats are integers, alone or in a list."""
+    if isinstance(value, list | tuple):
+        return [_exact(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _problems(arch: Architecture) -> Iterable[FieldProblem]:
