@@ -117,10 +117,10 @@ class Client:
         """A dataset as it is now."""
         return Dataset.model_validate(self._transport.get(f"/datasets/{dataset_id}"))
 
-    def import_dataset(self, name: str, path: str, *, labels: Literal["auto", "none"] = "auto") -> Json:
-        """Import a folder or Parquet file that lies below the server's import root."""
-        answer: Json = self._transport.post("/datasets", {"name": name, "path": path, "labels": labels})
-        return answer
+    def import_dataset(self, name: str, path: str, *, labels: Literal["auto", "none"] = "auto") -> Dataset:
+        """Import a folder or Parquet file that lies below the server's import root; ``job`` of the result does it."""
+        body = {"name": name, "source": {"path": path, "labels": labels}}
+        return Dataset.model_validate(self._transport.post("/datasets", body))
 
     def spaces(self) -> list[Space]:
         """The named search spaces."""

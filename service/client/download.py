@@ -6,11 +6,10 @@ import hashlib
 from http import HTTPStatus
 from pathlib import Path
 
-from service.client.errors import ApiError, DigestMismatch, NoServer
+from service.client.errors import ApiError, ClientError, DigestMismatch, is_temporary
 from service.client.records import Artifact
 from service.client.transport import Transport
 
-_PIECE_BYTES = 1 << 20
 _TRIES = 5
 _WAIT_S = 1.0
 _SILENCE_S = 60.0
@@ -37,9 +36,9 @@ def download(transport: Transport, artifact: Artifact, path: Path) -> Path:
         try:
             _fetch(transport, artifact, part)
             break
-        except NoServer:
+        except ClientError as error:
             failures = failures + 1 if _size(part) == before else 0
-            if failures == _TRIES:
+            if failures == _TRIES or not is_temporary(error):
                 raise
             transport.sleep(_WAIT_S * failures)
     found = _sha256(part)
@@ -56,15 +55,17 @@ def _fetch(transport: Transport, artifact: Artifact, part: Path) -> None:
         return
     # If-Range: should the file have changed, the server sends the new one whole instead of a piece that does not fit.
     etag = f'"{artifact.sha256}"'
-    headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
+    headers = {"Accept-Encoding": "identity"}  # a range counts bytes of the file, not of a compressed form
+    if have:
+        headers |= {"Range": f"bytes={have}-", "If-Range": etag}
     try:
         with transport.stream(f"/artifacts/{artifact.id}/content", headers=headers, silence_s=_SILENCE_S) as response:
             goes_on = response.status_code == HTTPStatus.PARTIAL_CONTENT
             with part.open("ab" if goes_on else "wb") as file:
-                for piece in response.iter_bytes(_PIECE_BYTES):
+                for piece in response.iter_bytes():
                     file.write(piece)
     except ApiError as refusal:
-        if refusal.problem.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        if refusal.problem.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
         part.unlink()  # longer than the file: left by another one of the same name
         _fetch(transport, artifact, part)

@@ -40,3 +40,8 @@ class DigestMismatch(ClientError):
         self.expected = expected
         self.found = found
         super().__init__(f"{path}: sha256 is {found}, the server says {expected}; download it again")
+
+
+def is_temporary(error: ClientError) -> bool:
+    """Whether the same request may succeed a little later."""
+    return isinstance(error, NoServer) or (isinstance(error, ApiError) and error.problem.retryable)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from service.client.errors import ApiError, NoServer
+from service.client.errors import ClientError, is_temporary
 from service.client.records import Event
 from service.client.transport import Transport
 
@@ -68,8 +68,8 @@ def follow(transport: Transport, job_id: str, after: int = 0) -> Iterator[Event]
                 yield event
                 if event.type == END:
                     return
-        except (NoServer, ApiError) as error:
-            if isinstance(error, ApiError) and not error.problem.retryable:
+        except ClientError as error:
+            if not is_temporary(error):
                 raise
             # Otherwise go on below; the polling that comes last raises when the server stays away.
         else:

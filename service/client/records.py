@@ -103,7 +103,7 @@ class Artifact(Record):
 
 
 class Dataset(Record):
-    """Images to search on: built in, or imported."""
+    """Images to search on: built in, or imported by ``job``."""
 
     id: str
     name: str
@@ -111,6 +111,8 @@ class Dataset(Record):
     version: int | None = None
     classes: list[str] = []
     counts: Json = {}
+    job: str | None = None
+    error: Problem | None = None
 
 
 class Space(Record):
