@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: <data_dir>/store")
     import_root: Path | None = Field(None, description="Datasets may be imported from paths below this folder only.")
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="0 picks any free port.")
     root_path: str = Field("", description="Prefix under which a proxy serves the API.")
     bootstrap_key: SecretStr | None = Field(None, description="First admin key; made and printed when not given.")
@@ -40,15 +40,17 @@ class Settings(BaseSettings):
     trainer_threads: int = Field(0, ge=0, description="CPU threads of one trainer; 0: cores divided by slots.")
     device: str = Field("auto", description="auto, cpu or cuda: what trainers compute on.")
 
-    lease_s: float = Field(60.0, gt=0)
-    heartbeat_s: float = Field(10.0, gt=0)
+    lease_s: float = Field(60.0, gt=0, description="How long a job stays a worker's without a heartbeat.")
+    heartbeat_s: float = Field(10.0, gt=0, description="Between two renewals of a lease; at most half of it.")
     desired_poll_s: float = Field(1.0, gt=0, description="How often a running job's owner looks for cancel and pause.")
     stop_grace_s: float = Field(5.0, gt=0, description="From the stop line to SIGTERM, and from SIGTERM to SIGKILL.")
-    relay_interval_s: float = Field(1.0, gt=0)
-    republish_s: float = Field(15.0, gt=0)
+    relay_interval_s: float = Field(
+        1.0, gt=0, description="How often queued jobs are announced and lost leases taken back."
+    )
+    republish_s: float = Field(15.0, gt=0, description="An announced job that nobody took is announced again.")
     retry_backoff_s: float = Field(5.0, gt=0, description="Doubled for each further failure, at most 5 minutes.")
     checkpoint_s: float = Field(15.0, ge=0, description="Time between checkpoints inside a stage.")
-    idempotency_ttl_s: float = Field(86_400.0, gt=0)
+    idempotency_ttl_s: float = Field(86_400.0, gt=0, description="How long the answers to idempotency keys are kept.")
 
     @model_validator(mode="after")
     def _leases_outlive_heartbeats(self) -> Self:
