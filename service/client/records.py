@@ -78,7 +78,7 @@ class Event(Record):
 
 
 class Candidate(Record):
-    """A scored architecture of one search. ``accuracy`` is given for retrained ones only."""
+    """A scored architecture of one search. ``rank`` (0 is the winner) and ``accuracy`` are of retrained ones only."""
 
     id: str
     n: int
@@ -87,6 +87,7 @@ class Candidate(Record):
     costs: Json
     feasible: bool
     on_front: bool
+    rank: int | None = None
     accuracy: Json | None = None
 
 

@@ -1,0 +1,178 @@
+"""Commands about jobs that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli import output
+from service.cli.connection import DataOption, UrlOption, connect
+from service.cli.failures import Exit, UsageProblem, problem_lines
+from service.cli.watch import follow
+from service.client import Candidate, Client, Job
+from service.client.client import JobAction
+
+JobArgument = Annotated[str, typer.Argument(metavar="ID", help="The job, such as job_0193...")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended and show how it goes.")]
+
+
+def list_jobs(
+    status: Annotated[str | None, typer.Option(help="Only jobs with this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    data: DataOption = None,
+) -> None:
+    """List jobs, the newest first."""
+    with connect(url, data) as client:
+        jobs = client.jobs(status=status, limit=limit)
+    if as_json:
+        output.print_json(jobs)
+    elif jobs:
+        output.make_console().print(output.jobs_table(jobs))
+    else:
+        print("no jobs; start one with `vitailor search`")
+
+
+def show_job(
+    job_id: JobArgument,
+    wait: WaitOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    data: DataOption = None,
+) -> None:
+    """Show a job: where it is, what it found, what went wrong."""
+    with connect(url, data) as client:
+        if wait:
+            wait_for(client, job_id)
+            return
+        job = client.job(job_id)
+        if as_json:
+            output.print_json(job)
+        else:
+            print_job(client, job)
+
+
+def show_events(
+    job_id: JobArgument,
+    after: Annotated[int, typer.Option(min=0, help="Only events with a higher number.")] = 0,
+    keep_following: Annotated[bool, typer.Option("--follow", help="Go on until the job has ended.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    data: DataOption = None,
+) -> None:
+    """Print a job's history, one event a line."""
+    with connect(url, data) as client:
+        events = client.follow(job_id, after=after) if keep_following else client.events(job_id, after=after)
+        for event in events:
+            print(event.model_dump_json() if as_json else output.event_line(event), flush=True)
+
+
+def cancel(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -> None:
+    """End a job; what it has found so far stays."""
+    _act(job_id, "cancel", url, data)
+
+
+def pause(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -> None:
+    """Stop a job at its next checkpoint, to be resumed later."""
+    _act(job_id, "pause", url, data)
+
+
+def resume(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -> None:
+    """Go on with a paused job where it stopped."""
+    _act(job_id, "resume", url, data)
+
+
+def retry(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -> None:
+    """Go on with a failed or cancelled job from its last checkpoint."""
+    _act(job_id, "retry", url, data)
+
+
+def download(
+    job_id: JobArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write to; default: named as the job.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All files of the job, not only those of the winner.")
+    ] = False,
+    url: UrlOption = None,
+    data: DataOption = None,
+) -> None:
+    """Download the winner: architecture.json, weights.safetensors and model.py, each checked against its digest."""
+    folder = out or Path(job_id)
+    with connect(url, data) as client:
+        job = client.job(job_id)
+        for path in fetch_all(client, job, folder) if everything else fetch_winner(client, job, folder):
+            print(path)
+
+
+def wait_for(client: Client, job_id: str) -> None:
+    """Show a job until it has ended and exit accordingly. Ctrl-C leaves the job running and says how to come back.
+
+    Raises:
+        typer.Exit: unless the job succeeded.
+    """
+    console = output.make_console()
+    try:
+        job = follow(client, job_id, console)
+    except KeyboardInterrupt:
+        print(
+            f"\nThe job goes on. Come back with `vitailor job {job_id} --wait`, end it with `vitailor cancel {job_id}`."
+        )
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    print_job(client, job)
+    if job.status != "succeeded":
+        raise typer.Exit(Exit.JOB_NOT_SUCCEEDED)
+
+
+def print_job(client: Client, job: Job) -> None:
+    """Write a job's state, and its result or error."""
+    print(f"{job.id}  {job.status}  {output.stage_text(job)}")
+    if job.name:
+        print(f"  {job.name}")
+    if job.error is not None:
+        print("\n".join(problem_lines(job.error)))
+    if job.status != "succeeded":
+        return
+    if job.kind == "search":
+        output.make_console().print(output.candidates_table(client.pareto(job.id), title="Pareto front"))
+        print(f"next: `vitailor download {job.id}` fetches the winner")
+
+
+def find_winner(client: Client, job: Job) -> Candidate:
+    """The network that won.
+
+    Raises:
+        UsageProblem: when the job has none.
+    """
+    for candidate in client.candidates(job.id):
+        if candidate.rank == 0:
+            return candidate
+    raise UsageProblem(
+        f"job {job.id} is {job.status} and has no network to download",
+        next_step=f"`vitailor job {job.id} --wait` waits for its end",
+    )
+
+
+def fetch_winner(client: Client, job: Job, folder: Path) -> list[Path]:
+    """Download the files of the network that won into a folder."""
+    winner = find_winner(client, job)
+    return client.download_all((a for a in client.artifacts(job.id) if a.architecture == winner.id), folder)
+
+
+def fetch_all(client: Client, job: Job, folder: Path) -> list[Path]:
+    """Download every file of a job: those of a network into a folder named as its architecture."""
+    return [
+        client.download(artifact, folder / (artifact.architecture or "") / Path(artifact.name).name)
+        for artifact in client.artifacts(job.id)
+    ]
+
+
+def _act(job_id: str, action: JobAction, url: str | None, data: Path | None) -> None:
+    with connect(url, data) as client:
+        job = client.act(job_id, action)
+    print(f"{job.id}  {job.status}")

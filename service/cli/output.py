@@ -1,0 +1,119 @@
+"""What commands print on stdout: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from service.client import Candidate, Dataset, Event, Job, Space
+
+_PIPE_WIDTH = 160  # nobody wraps what goes into a file
+
+
+def make_console() -> Console:
+    """The console of stdout: as wide as the terminal, or wide enough for a table when there is none."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+    """Write records or a document as indented JSON."""
+    match value:
+        case BaseModel():
+            plain: Any = value.model_dump(mode="json")
+        case dict():
+            plain = value
+        case _:
+            plain = [item.model_dump(mode="json") for item in value]
+    print(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def jobs_table(jobs: Iterable[Job]) -> Table:
+    """One line a job."""
+    table = _table("job", "status", "stage", "name", "age")
+    now = datetime.now(UTC)
+    for job in jobs:
+        table.add_row(job.id, job.status, stage_text(job), job.name or "", duration((now - job.created_at).seconds))
+    return table
+
+
+def candidates_table(candidates: Iterable[Candidate], title: str | None = None) -> Table:
+    """One line an architecture, the cheapest first."""
+    table = _table("architecture", "params [M]", "GMACs", "score", "val acc", "holdout acc", title=title)
+    for candidate in sorted(candidates, key=lambda c: c.costs.get("gmacs", 0.0)):
+        accuracy = candidate.accuracy or {}
+        table.add_row(
+            candidate.id,
+            number(candidate.costs.get("params_m"), 4),
+            number(candidate.costs.get("gmacs"), 5),
+            number(candidate.score, 5),
+            percent(accuracy.get("val")),
+            percent(accuracy.get("holdout")),
+        )
+    return table
+
+
+def datasets_table(datasets: Iterable[Dataset]) -> Table:
+    """One line a dataset."""
+    table = _table("dataset", "name", "status", "classes", "images")
+    for dataset in datasets:
+        table.add_row(
+            dataset.id, dataset.name, dataset.status, str(len(dataset.classes)), str(dataset.counts.get("images", ""))
+        )
+    return table
+
+
+def spaces_table(spaces: Iterable[Space]) -> Table:
+    """One line a space."""
+    table = _table("space", "architectures")
+    for space in spaces:
+        table.add_row(space.name, f"{space.size:.3g}")
+    return table
+
+
+def event_line(event: Event) -> str:
+    """One event on one line."""
+    return f"{event.id:>6}  {event.type:<15} {json.dumps(event.data, ensure_ascii=False)}"
+
+
+def stage_text(job: Job) -> str:
+    """Where a job is, such as ``supernet 40 %``."""
+    if job.stage is None or job.done:
+        return job.stage or ""
+    fraction = job.progress.fraction if job.progress else None
+    return job.stage if fraction is None else f"{job.stage} {fraction:.0%}"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number with so many decimals, or a dash for none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share as percentage with two decimals, or a dash for none."""
+    return "-" if value is None else f"{value:.2%}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its largest two units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=i == 0)
+    return table

@@ -1,0 +1,204 @@
+"""The command line: what it says when something goes wrong, and with which exit code it ends.
+
+The server is scripted here; tests/e2e has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.failures import Exit
+from service.cli.main import main
+from tests.unit.service.scripted import Answer, as_json, frame, problem, scripted_server, stream
+
+JOB = {
+    "id": "job_1",
+    "kind": "search",
+    "name": "masktas on digits",
+    "status": "running",
+    "done": False,
+    "stage": "supernet",
+    "progress": {"stage": "supernet", "fraction": 0.4, "eta_seconds": 60},
+    "created_at": "2026-11-30T12:00:00Z",
+}
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs the command in an empty folder and returns its exit code."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("VITAILOR_URL", "VITAILOR_API_KEY", "VITAILOR_DATA_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run_command(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["vitailor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    return run_command
+
+
+def test_a_refused_search_tells_what_where_allowed_and_next(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    items = [{"pointer": "/method", "code": "unknown", "detail": "found 'magic'", "allowed": ["masktas"]}]
+    refusal = problem(422, "validation_failed", "The search is not valid.", errors=items)
+    with scripted_server({"POST /search": [refusal]}) as server:
+        code = run("search", "--dataset", "digits", "--method", "magic", "--url", server.url)
+    assert code == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "error: The search is not valid.",
+        "  at /method: found 'magic'",
+        "     allowed: masktas",
+        "next: correct what is named above; `vitailor validate` checks without starting anything",
+    ]
+
+
+def test_an_impossible_limit_tells_the_reachable_range(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    reach = [{"metric": "params_m", "min": 0.0441, "max": 0.5123}]
+    items = [{"pointer": "/constraints/0/max", "code": "below", "detail": "no network is that small", "allowed": reach}]
+    refusal = problem(422, "constraint_unsatisfiable", "params_m at most 0.001 is below.", errors=items)
+    with scripted_server({"POST /search": [refusal]}) as server:
+        assert run("search", "--dataset", "digits", "--max-params-m", "0.001", "--url", server.url) == Exit.REFUSED
+    assert "allowed: params_m from 0.0441 to 0.5123" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_told_before_any_request(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "search.yaml").write_text("method: [masktas\n")
+    with scripted_server({}) as server:
+        assert run("search", "search.yaml", "--url", server.url) == Exit.REFUSED
+    assert server.requests == []
+    assert "at line 2, column 1" in capsys.readouterr().err
+
+
+def test_without_a_server_the_code_is_its_own(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("jobs") == Exit.NO_SERVER
+    assert "next: start one with `vitailor up`" in capsys.readouterr().err
+
+
+def test_a_server_that_is_gone_has_the_same_code(run: Run, tmp_path: Path) -> None:
+    with scripted_server({}) as server:
+        url = server.url
+    data = tmp_path / ".vitailor"
+    data.mkdir()
+    (data / "server.json").write_text(json.dumps({"url": url}))
+    assert run("jobs") == Exit.NO_SERVER
+
+
+def test_server_and_key_are_found_in_the_data_folder(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with scripted_server({"GET /jobs": [as_json({"data": [], "has_more": False})]}) as server:
+        (data / "server.json").write_text(json.dumps({"url": server.url}))
+        (data / "api-key").write_text("vt_secret\n")
+        assert run("jobs", "--data", str(data)) == Exit.OK
+    assert server.requests[0].headers["authorization"] == "Bearer vt_secret"
+
+
+def test_the_environment_names_server_and_key(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_server({"GET /jobs": [as_json({"data": [], "has_more": False})]}) as server:
+        monkeypatch.setenv("VITAILOR_URL", server.url)
+        monkeypatch.setenv("VITAILOR_API_KEY", "vt_other")
+        assert run("jobs") == Exit.OK
+    assert server.requests[0].headers["authorization"] == "Bearer vt_other"
+
+
+def test_a_wrong_key_says_where_keys_come_from(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server({"GET /jobs": [problem(401, "unauthorized", "The key is unknown.")]}) as server:
+        assert run("jobs", "--url", server.url) == Exit.REFUSED
+    assert "VITAILOR_API_KEY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["search"], ["search", "--seed", "many"], ["download"], ["jobs", "--limit", "0"], ["no-such-command"]]
+)
+def test_wrong_usage_is_refused(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments) == Exit.REFUSED
+
+
+def test_a_setting_that_is_not_usable_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VITAILOR_PORT", "99999")
+    assert run("jobs") == Exit.REFUSED
+    assert "VITAILOR_PORT" in capsys.readouterr().err
+
+
+def test_a_search_prints_its_id_and_what_comes_next(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server({"POST /search": [as_json(JOB, 202)]}) as server:
+        assert run("search", "--dataset", "digits", "--method", "masktas", "--url", server.url) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "job_1"
+    assert "vitailor job job_1 --wait" in lines[1]
+    assert server.requests[0].body == {"method": "masktas", "dataset": "digits"}
+
+
+def waiting(status: str, **more: Any) -> dict[str, list[Answer]]:
+    ended = {**JOB, "status": status, "done": True, **more}
+    return {
+        "POST /search": [as_json(JOB, 202)],
+        "GET /jobs/job_1/events": [stream(frame(1, "job.status", {"status": status}), frame(2, "end", {}))],
+        "GET /jobs/job_1": [as_json(ended)],
+        "GET /jobs/job_1/pareto": [as_json({"data": []})],
+    }
+
+
+def test_waiting_for_a_job_that_succeeds_ends_well(run: Run) -> None:
+    with scripted_server(waiting("succeeded")) as server:
+        assert run("search", "--dataset", "digits", "--wait", "--url", server.url) == Exit.OK
+
+
+def test_waiting_for_a_job_that_fails_tells_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    error = {"type": "urn:x", "title": "Training diverged", "status": 500, "detail": "The loss is NaN.", "code": "x"}
+    with scripted_server(waiting("failed", error=error)) as server:
+        assert run("search", "--dataset", "digits", "--wait", "--url", server.url) == Exit.JOB_NOT_SUCCEEDED
+    assert "The loss is NaN." in capsys.readouterr().out
+
+
+def test_waiting_for_a_job_that_is_cancelled_is_no_success(run: Run) -> None:
+    with scripted_server(waiting("cancelled")) as server:
+        assert run("job", "job_1", "--wait", "--url", server.url) == Exit.JOB_NOT_SUCCEEDED
+
+
+def test_jobs_are_listed_whole_without_a_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    page = {"data": [{**JOB, "id": "job_" + "0" * 32}], "has_more": False}
+    with scripted_server({"GET /jobs": [as_json(page)]}) as server:
+        assert run("jobs", "--url", server.url) == Exit.OK
+    out = capsys.readouterr().out
+    assert "job_" + "0" * 32 in out
+    assert "supernet 40%" in out
+
+
+def test_json_output_is_the_whole_document(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server({"GET /jobs/job_1": [as_json({**JOB, "unknown": [1]})]}) as server:
+        assert run("job", "job_1", "--json", "--url", server.url) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["unknown"] == [1]
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume", "retry"])
+def test_actions_ask_the_server(run: Run, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server({f"POST /jobs/job_1/{action}": [as_json(JOB, 202)]}) as server:
+        assert run(action, "job_1", "--url", server.url) == Exit.OK
+    assert server.paths() == [f"POST /jobs/job_1/{action}"]
+    assert capsys.readouterr().out == "job_1  running\n"
+
+
+def test_events_are_printed_as_json_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    page = {"data": [{"id": 1, "type": "metric", "at": "2026-11-30T12:00:00Z", "data": {"loss": 1.5}}]}
+    with scripted_server({"GET /jobs/job_1/events": [as_json(page)]}) as server:
+        assert run("events", "job_1", "--json", "--url", server.url) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["data"] == {"loss": 1.5}
+
+
+def test_the_command_line_imports_no_torch() -> None:
+    code = "import sys, service.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
