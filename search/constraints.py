@@ -141,6 +141,11 @@ def reachable_range(space: Space, metric: Metric, num_classes: int) -> Reachable
     )
 
 
+def feasible_set(space: Space, constraints: Sequence[Constraint], num_classes: int) -> FeasibleSet:
+    """The members of the space that meet all constraints, priced with a head of ``num_classes`` outputs."""
+    return FeasibleSet(space, [constraint.window for constraint in constraints], num_classes)
+
+
 def violation(constraints: Sequence[Constraint], cost: Cost) -> float:
     """How far a cost is outside the limits: relative excesses summed up, 0 exactly when all are met."""
     counts = {Metric.PARAMS_M: cost.params, Metric.GMACS: cost.macs}
@@ -205,7 +210,7 @@ def _alone(
     elif window.low is not None and window.low > reach.high:
         detail = f"{constraint}: above the largest architecture; {scope}"
         yield _problem(ConstraintProblemKind.UNSATISFIABLE, f"/{index}/min", detail, reach)
-    elif not (feasible := FeasibleSet(space, [window], num_classes)).count:
+    elif not (feasible := feasible_set(space, [constraint], num_classes)).count:
         nearest = " and ".join(_text(miss.counts[metric] / metric.unit) for miss in feasible.nearest(2))
         detail = f"{constraint}: no architecture lies in this window, the nearest have {nearest}; {scope}"
         yield _problem(ConstraintProblemKind.UNSATISFIABLE, f"/{index}", detail, reach)
@@ -222,12 +227,12 @@ def _alone(
 
 def _together(space: Space, constraints: Sequence[Constraint], num_classes: int) -> Iterator[ConstraintProblem]:
     """Conflicts among constraints that can each be met."""
-    everything = FeasibleSet(space, [constraint.window for constraint in constraints], num_classes)
+    everything = feasible_set(space, constraints, num_classes)
     if everything.count:
         return
     pairs = False
     for i, j in combinations(range(len(constraints)), 2):
-        pair = FeasibleSet(space, [constraints[i].window, constraints[j].window], num_classes)
+        pair = feasible_set(space, [constraints[i], constraints[j]], num_classes)
         if not pair.count:
             pairs = True
             yield _conflict(constraints, (i, j), pair)

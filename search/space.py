@@ -33,7 +33,8 @@ _MAX_NAME = 64
 
 # Exact feasibility walks over the distinct sums of the blocks' choices (search.sampling). Regular steps give a few
 # dozen of them, irregular ones up to thousands; this bound on the work keeps that within a few seconds.
-_MAX_SUM_WORK = 4_000_000
+_MAX_SUM_WORK = 20_000_000
+_STEPS_PER_LINE = 100  # a line (width, depth, sum of heads) takes about as long as this many additions
 
 # A network that is valid whatever single field of it is replaced: used to ask the record for its own bounds.
 _PROBE: dict[str, Any] = {"embed_dim": 8192, "depth": 1, "num_heads": (1,), "mlp_ratio": (1.0,)}
@@ -296,13 +297,15 @@ def _joint_problems(space: Space) -> Iterator[FieldProblem]:
         yield smallest_ratio
         return
     yield from _twins(space)
-    work = _sum_work(space)
+    hidden_work, line_work = _sum_work(space)
+    work = hidden_work + line_work
     if work > _MAX_SUM_WORK:
+        axis = "mlp_ratio" if hidden_work > line_work else "num_heads"
         yield FieldProblem(
-            "/mlp_ratio",
-            list(space.mlp_ratio),
-            f"fewer or more regular choices: their sums over {space.depth[-1]} blocks take so many values that limits "
-            f"could not be decided ({work:,} steps, at most {_MAX_SUM_WORK:,})",
+            f"/{axis}",
+            list(getattr(space, axis)),
+            "fewer choices, steps of one size, or fewer widths and depths: sums over the blocks take so many values "
+            f"that limits could not be decided ({work:,} steps, at most {_MAX_SUM_WORK:,})",
         )
 
 
@@ -316,12 +319,12 @@ def _twins(space: Space) -> Iterator[FieldProblem]:
                 return
 
 
-def _sum_work(space: Space) -> int:
-    """Upper bound of the steps that exact feasibility takes: see ``_MAX_SUM_WORK``."""
+def _sum_work(space: Space) -> tuple[int, int]:
+    """Upper bound of the steps that exact feasibility takes on sums of hidden widths, and on lines."""
     depth = space.depth[-1]
     hidden_sums = sum(_distinct_sums(space.hidden_dims(embed_dim), depth) for embed_dim in space.embed_dim)
-    slabs = len(space.embed_dim) * len(space.depth)
-    return depth * len(space.mlp_ratio) * hidden_sums + slabs * _distinct_sums(space.num_heads, depth)
+    lines = len(space.embed_dim) * len(space.depth) * _distinct_sums(space.num_heads, depth)
+    return depth * len(space.mlp_ratio) * hidden_sums, _STEPS_PER_LINE * lines
 
 
 def _distinct_sums(choices: Sequence[int], count: int) -> int:

@@ -200,6 +200,8 @@ def test_spaces_whose_limits_could_not_be_decided_are_refused() -> None:
     ratios = [1 + 0.19 * i for i in range(30)]
     found = problems_of(embed_dim=[8192], depth=[128], mlp_ratio=ratios)
     assert "could not be decided" in found["/mlp_ratio"]
+    found = problems_of(embed_dim=list(range(64, 128)), depth=list(range(65, 129)), mlp_ratio=[2, 4])
+    assert "could not be decided" in found["/num_heads"]
 
 
 def test_member_schema_lists_the_choices() -> None:

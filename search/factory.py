@@ -1,0 +1,63 @@
+"""Search algorithms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import assert_never
+
+import numpy as np
+
+from search.asktell import SearchAlgorithm
+from search.constraints import Constraint, feasible_set
+from search.evolution import EvolutionSearch, EvolutionSettings
+from search.random_search import RandomSearch
+from search.space import Space
+
+
+class AlgorithmName(StrEnum):
+    """The search algorithms."""
+
+    EVOLUTION = "evolution"
+    RANDOM = "random"
+
+
+def make_search(
+    name: AlgorithmName,
+    *,
+    space: Space,
+    constraints: Sequence[Constraint],
+    num_classes: int,
+    settings: EvolutionSettings,
+    rng: np.random.Generator,
+    max_evaluations: int | None = None,
+) -> SearchAlgorithm:
+    """Build a search; to continue an earlier one, ``restore`` its state.
+
+    Args:
+        name: the algorithm.
+        space: where to search.
+        constraints: limits that every proposal meets.
+        num_classes: outputs of the head that proposals are priced with.
+        settings: of the evolution; random search takes its population and generations, so that with equal settings
+            both score equally many candidates.
+        rng: source of all randomness, PCG64 (``numpy.random.default_rng``).
+        max_evaluations: at most this many candidates are proposed; the last generation is cut to fit.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    feasible = feasible_set(space, constraints, num_classes)
+    match AlgorithmName(name):
+        case AlgorithmName.EVOLUTION:
+            return EvolutionSearch(feasible, settings, rng, max_evaluations)
+        case AlgorithmName.RANDOM:
+            return RandomSearch(
+                feasible,
+                population=settings.population,
+                generations=settings.generations,
+                rng=rng,
+                max_evaluations=max_evaluations,
+            )
+        case other:
+            assert_never(other)
