@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +12,15 @@ from sqlalchemy.orm import Session
 
 from service.db.models import TERMINAL_STATES, Attempt, Desired, Job, JobKind, JobState
 from service.jobs.values import NewJob
+from workers.child import TrainerCommand
+
+TRAINER = TrainerCommand((sys.executable, str(Path(__file__).with_name("trainer.py"))))
+"""Counts instead of training, see there."""
+
+
+def counting_job(**spec: Any) -> NewJob:
+    """A job for the counting trainer."""
+    return new_job(spec={"dataset": {"id": "digits"}, **spec})
 
 
 def new_job(**changes: Any) -> NewJob:

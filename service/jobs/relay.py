@@ -22,7 +22,7 @@ from sqlalchemy import CursorResult, delete, func, or_, select, update
 from sqlalchemy.exc import OperationalError as DatabaseDown
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.db.engine import session_factory, sync_engine
+from service.db.engine import ApplicationName, session_factory, sync_engine
 from service.db.models import Job, JobState, Worker
 from service.jobs.doorbell import celery_app, ring
 from service.jobs.transitions import reap_expired
@@ -155,7 +155,7 @@ def main() -> None:
     settings = Settings()
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
-    engine = sync_engine(settings.database_url, "vitailor relay", pool_size=1)
+    engine = sync_engine(settings.database_url, ApplicationName.RELAY, pool_size=1)
     log.info("relay_started", interval_s=settings.relay_interval_s, republish_s=settings.republish_s)
     Relay(session_factory(engine), celery_app(settings.broker_url), settings).run()
 

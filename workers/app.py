@@ -1,0 +1,62 @@
+"""The Celery app of a worker process: one task that answers the doorbell, and an orderly end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_shutting_down
+
+from service.jobs.doorbell import QUEUES, WAKE_TASK, celery_app
+from service.settings import Settings
+
+
+class UnknownQueue(ValueError):
+    """A worker is to serve a queue that does not exist."""
+
+
+def worker_queues(settings: Settings) -> list[str]:
+    """The queues that the worker serves.
+
+    Raises:
+        UnknownQueue: one of them is unknown, or there are none.
+    """
+    queues = [name.strip() for name in settings.queues.split(",") if name.strip()]
+    unknown = [name for name in queues if name not in QUEUES]
+    if unknown or not queues:
+        raise UnknownQueue(f"queues {settings.queues!r}: expected some of {', '.join(QUEUES)}")
+    return queues
+
+
+def worker_app(broker_url: str, wake: Callable[[str], int], draining: threading.Event) -> Celery:
+    """The app whose task calls ``wake``; ``draining`` is set when the process is asked to end (SIGTERM, SIGINT)."""
+    app = celery_app(broker_url)
+
+    @app.task(name=WAKE_TASK)  # type: ignore[untyped-decorator]  # Celery has no annotations
+    def answer(queue: str) -> None:
+        wake(queue)
+
+    @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
+    def drain(**_: Any) -> None:
+        # Sent in the main process before the pool waits for its threads, which therefore learn of it in time.
+        draining.set()
+
+    return app
+
+
+def worker_arguments(settings: Settings, queues: list[str]) -> list[str]:
+    """Arguments of ``celery worker``: threads, because each slot only watches a trainer process."""
+    return [
+        "worker",
+        "--pool=threads",
+        f"--concurrency={settings.worker_slots}",
+        f"--queues={','.join(queues)}",
+        f"--hostname={settings.worker_name}@%h",
+        # Chatter between workers, which has kept them from consuming after a broker's restart (celery#8030, #9054).
+        "--without-mingle",
+        "--without-gossip",
+        "--without-heartbeat",
+        "--loglevel=WARNING",
+    ]

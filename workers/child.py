@@ -1,0 +1,169 @@
+"""A running trainer as its supervisor sees it: messages out, messages in, and a way to stop it that always works."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from workers.protocol import Lease, Start, Stop, StopReason, TrainerMessage, decode_from_trainer, encode
+
+# A trainer that reports faster than the database takes it waits in `send`, so memory stays bounded.
+_QUEUED_LINES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerCommand:
+    """The program that trains."""
+
+    argv: tuple[str, ...] = (sys.executable, "-m", "workers.trainer")
+
+
+class Child:
+    """One trainer process, leader of its own session and process group.
+
+    Methods may be called from any thread.
+    """
+
+    def __init__(self, command: TrainerCommand, threads: int, log_path: Path, grace_s: float) -> None:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                command.argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                env=trainer_environment(os.environ, threads),
+                start_new_session=True,
+            )
+        self._grace_s = grace_s
+        self._stopping = threading.Lock()
+        self._stop_reason: StopReason | None = None
+        self._gone = threading.Event()
+        self._reaping = threading.Lock()
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUED_LINES)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.drained = False
+        for target in (self._watch, self._read, self._write):
+            threading.Thread(target=target, name=f"trainer-{self.pid}{target.__name__}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its group."""
+        return self._process.pid
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it was asked to stop, None when it was not."""
+        return self._stop_reason
+
+    def receive(self, timeout_s: float) -> TrainerMessage | None:
+        """The next message, None when there is none in time, or ever: then :attr:`drained` is True.
+
+        Raises:
+            pydantic.ValidationError: the trainer wrote something else.
+        """
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if line is None:
+            self.drained = True
+            return None
+        return decode_from_trainer(line)
+
+    def send(self, message: Start | Lease | Stop) -> None:
+        """Send a message without ever waiting: whoever has to stop a frozen trainer must not hang on its pipe."""
+        self._outbox.put(encode(message))
+
+    def stop(self, reason: StopReason) -> None:
+        """Begin to stop it: a line, after the grace time SIGTERM, after that again SIGKILL. The first reason stays."""
+        with self._stopping:
+            if self._stop_reason is not None:
+                return
+            self._stop_reason = reason
+        threading.Thread(target=self._stop_ladder, args=(reason,), name=f"trainer-{self.pid}_stop", daemon=True).start()
+
+    def kill(self) -> None:
+        """Kill it and everything that it started."""
+        self._signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait until its whole group is dead; exit code, negative for a signal."""
+        self._gone.wait()
+        return self._process.returncode
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory of the trainer process itself, None when it is gone."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):  # gone, a zombie, or no Linux
+            return None
+        return pages * os.sysconf("SC_PAGE_SIZE") or None
+
+    def close(self) -> None:
+        """Kill what still runs and let the pipes be closed."""
+        self.kill()
+        self._gone.wait()
+        self._outbox.put(None)
+        while not self.drained:
+            self.drained = self._lines.get() is None
+
+    def _read(self) -> None:
+        with _pipe(self._process.stdout) as stdout:
+            for line in stdout:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _write(self) -> None:
+        # A trainer that is gone does not mind.
+        with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:
+            for line in iter(self._outbox.get, None):
+                stdin.write(line)
+                stdin.flush()
+
+    def _watch(self) -> None:
+        # The dead leader is left a zombie until its group is killed: as long as it is one, the group's number cannot
+        # be given to somebody else. Whatever it started (loader processes) must not outlive it and keep the device.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._signal(signal.SIGKILL)
+        with self._reaping:
+            self._process.wait()
+        self._gone.set()
+
+    def _signal(self, signum: signal.Signals) -> None:
+        with self._reaping:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signum)
+
+    def _stop_ladder(self, reason: StopReason) -> None:
+        self.send(Stop(reason=reason))
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if self._gone.wait(self._grace_s):
+                return
+            self._signal(signum)
+
+
+def trainer_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
+    """The worker's environment without our settings (a trainer opens no database), with what makes runs repeatable."""
+    inherited = {name: value for name, value in environment.items() if not name.startswith("VITAILOR_")}
+    return inherited | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # cuBLAS is deterministic only with a fixed workspace (its documentation, "Results reproducibility").
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None  # both ends are pipes, see __init__
+    return stream

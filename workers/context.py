@@ -1,0 +1,28 @@
+"""What every part of a worker process needs, built once by the entry point."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.settings import Settings
+from service.store import ArtifactStore
+from workers.child import TrainerCommand
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """Attributes:
+
+    name: of this worker process, unique among all that share the database.
+    draining: set once the process has been asked to end; running jobs are then handed back.
+    """
+
+    settings: Settings
+    sessions: sessionmaker[Session]
+    store: ArtifactStore
+    name: str
+    command: TrainerCommand
+    draining: threading.Event = field(default_factory=threading.Event)

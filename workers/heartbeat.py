@@ -1,0 +1,100 @@
+"""The worker process's own row: that it lives, what it serves, and how many slots are idle. The relay rings by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from sqlalchemy import delete, func
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.db.models import Worker
+from workers.lease import DATABASE_DOWN
+
+log = structlog.get_logger(__name__)
+
+
+class Presence:
+    """A thread that keeps the row fresh while the context is entered, and removes it at the end."""
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        *,
+        name: str,
+        queues: Sequence[str],
+        slots: int,
+        info: dict[str, Any],
+        heartbeat_s: float,
+        draining: threading.Event,
+    ) -> None:
+        self._sessions = sessions
+        self._row = {"name": name, "queues": list(queues), "slots": slots, "info": info}
+        self._heartbeat_s = heartbeat_s
+        self._draining = draining
+        self._busy = 0
+        self._counting = threading.Lock()
+        self._changed = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._changed.set()
+        self._thread.join()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """One slot is taken while this is entered."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def announce(self) -> None:
+        """Something changed: write the row now."""
+        self._changed.set()
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._busy += change
+        self.announce()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._changed.clear()
+            self._attempt(self._write)
+            self._changed.wait(self._heartbeat_s)
+        self._attempt(self._remove)
+
+    def _attempt(self, change: Any) -> None:
+        try:
+            with self._sessions.begin() as session:
+                change(session)
+        except DATABASE_DOWN as error:
+            log.warning("presence_not_written", error=str(error).splitlines()[0])
+        except Exception:
+            log.exception("presence_failed")
+
+    def _write(self, session: Session) -> None:
+        state = self._row | {"busy": self._busy, "draining": self._draining.is_set()}
+        session.execute(
+            insert(Worker)
+            .values(**state)
+            .on_conflict_do_update(index_elements=[Worker.name], set_=state | {"heartbeat_at": func.now()})
+        )
+
+    def _remove(self, session: Session) -> None:
+        session.execute(delete(Worker).where(Worker.name == self._row["name"]))

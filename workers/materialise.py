@@ -1,0 +1,133 @@
+"""Puts everything that an attempt starts from on local disk: the newest sound checkpoint and the dataset's blob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.datasets.builtin import BUILTINS
+from service.datasets.info import DatasetInfo
+from service.db.models import Checkpoint, Dataset, JobKind
+from service.errors import DatasetInvalid
+from service.ids import IdKind, format_id
+from service.jobs.transitions import lock_owned
+from service.jobs.values import Claim, Lost
+from service.store import ArtifactStore, BlobCorrupt, BlobError
+from workers.context import WorkerContext
+from workers.lease import LeaseKeeper
+from workers.protocol import BlobRef, Resume, Start
+from workers.recording import warn
+from workers.rundirs import RunDirs
+
+log = structlog.get_logger(__name__)
+Json = dict[str, Any]
+
+DATASET_INPUT = "dataset"
+"""Name of the dataset's blob among the inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the trainer is told, and the number of the checkpoint that it goes on from (0: from the beginning)."""
+
+    start: Start
+    checkpoint_n: int
+
+
+def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Prepared | Lost:
+    """Fetch checkpoint and dataset, and say what the trainer has to do.
+
+    Raises:
+        service.errors.ServiceError: something that the job cannot do without cannot be had.
+    """
+    settings = context.settings
+    dirs = RunDirs.of(settings)
+    checkpoint = _restore(context.store, claim, keeper, run_dir)
+    if isinstance(checkpoint, Lost):
+        return checkpoint
+    dataset = keeper.write(lambda session: _dataset(session, claim))
+    if isinstance(dataset, Lost):
+        return dataset
+    start = Start(
+        job_id=format_id(IdKind.JOB, claim.job_id),
+        fence=claim.fence,
+        kind=claim.kind,
+        spec=claim.spec,
+        seed=claim.seed,
+        run_dir=str(run_dir),
+        cache_dir=str(dirs.cache),
+        threads=settings.threads_per_trainer,
+        device=settings.device,
+        checkpoint_s=settings.checkpoint_s,
+        lease_s=settings.lease_s,
+        dataset=dataset.to_json() if dataset else {},
+        inputs=_inputs(context.store, dirs.cache / "blobs", dataset),
+        import_root=str(settings.import_root.absolute()) if settings.import_root else None,
+        resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
+    )
+    return Prepared(start, checkpoint.n if checkpoint else 0)
+
+
+def _restore(store: ArtifactStore, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Checkpoint | Lost | None:
+    """Put the files of the newest checkpoint that is whole into the run directory; None: start from the beginning."""
+    while True:
+        newest = keeper.write(lambda session: _newest_checkpoint(session, claim))
+        if newest is None or isinstance(newest, Lost):
+            return newest
+        try:
+            for name, sha256 in newest.files.items():
+                store.fetch(sha256, run_dir / name)
+        except BlobError as error:
+            log.warning("checkpoint_unusable", n=newest.n, error=str(error))
+            _discard(store, keeper, claim, newest, error)
+            continue
+        return newest
+
+
+def _newest_checkpoint(session: Session, claim: Claim) -> Checkpoint | None:
+    return session.scalars(
+        select(Checkpoint).where(Checkpoint.job_id == claim.job_id).order_by(Checkpoint.n.desc()).limit(1)
+    ).one_or_none()
+
+
+def _discard(store: ArtifactStore, keeper: LeaseKeeper, claim: Claim, checkpoint: Checkpoint, error: BlobError) -> None:
+    """Forget a checkpoint that cannot be read, so that the one before it is the newest."""
+
+    def forget(session: Session) -> None:
+        job = lock_owned(session, claim.job_id, claim.fence)
+        if job is not None:
+            session.execute(delete(Checkpoint).where(Checkpoint.job_id == claim.job_id, Checkpoint.n == checkpoint.n))
+            detail = f"Checkpoint {checkpoint.n} of stage {checkpoint.stage} could not be read; going back before it."
+            warn(session, job, "checkpoint_unusable", detail)
+
+    keeper.write(forget)
+    if isinstance(error, BlobCorrupt):
+        # Otherwise the store would take the damaged bytes for the content that the next attempt brings again.
+        store.delete(error.sha256)
+
+
+def _dataset(session: Session, claim: Claim) -> DatasetInfo | None:
+    if claim.kind is JobKind.DATASET_IMPORT:
+        return None
+    if claim.dataset_id is None:
+        return BUILTINS[claim.spec["dataset"]["id"]]
+    return DatasetInfo.from_row(session.get_one(Dataset, claim.dataset_id))
+
+
+def _inputs(store: ArtifactStore, blobs: Path, dataset: DatasetInfo | None) -> list[BlobRef]:
+    if dataset is None or dataset.id is None:
+        return []
+    path = blobs / dataset.digest
+    if not path.exists():
+        blobs.mkdir(parents=True, exist_ok=True)
+        try:
+            store.fetch(dataset.digest, path)
+        except BlobError as error:
+            detail = f"The stored data of dataset {dataset.reference} is missing or damaged; import it again."
+            raise DatasetInvalid(detail) from error
+    return [BlobRef(name=DATASET_INPUT, path=str(path), sha256=dataset.digest)]

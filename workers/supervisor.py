@@ -1,0 +1,253 @@
+"""Runs one claimed job to its end: prepares, starts a trainer, records what it reports, and says how it ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt
+from service.errors import BudgetExhausted, ServiceError, StorageFull, Unavailable, WorkerLost
+from service.ids import IdKind, format_id
+from service.jobs import transitions
+from service.jobs.values import Claim, Finished, Lost
+from workers.child import Child
+from workers.context import WorkerContext
+from workers.lease import LeaseKeeper
+from workers.materialise import Prepared, materialise
+from workers.promote import FileRefused, promote_checkpoint, promote_result, upload
+from workers.protocol import (
+    CheckpointMessage,
+    ErrorMessage,
+    ExitCode,
+    FileRef,
+    Metric,
+    Progress,
+    Result,
+    TrainerMessage,
+)
+from workers.recording import Recorder
+from workers.rundirs import RunDirs
+
+log = structlog.get_logger(__name__)
+Json = dict[str, Any]
+
+_INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The trainer sent a result and ended in order."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The trainer was stopped on purpose, or never started."""
+
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed. ``error`` is ``ServiceError.to_json``; ``retryable``: another attempt may go better."""
+
+    error: Json
+    retryable: bool
+    exit_code: int | None = None
+
+    @classmethod
+    def by(cls, error: ServiceError, exit_code: int | None = None) -> Failed:
+        """The ending that an error means."""
+        return cls.by_record(error.to_json(), exit_code)
+
+    @classmethod
+    def by_record(cls, error: Json, exit_code: int | None = None) -> Failed:
+        """The ending that a stored error means."""
+        # A full disk is worth a retry by somebody who has made room, not by us at once.
+        return cls(error, bool(error["retryable"]) and error["code"] != StorageFull.code, exit_code)
+
+
+Ending = Succeeded | Stopped | Failed
+
+
+def supervise(context: WorkerContext, claim: Claim) -> Finished | Lost:
+    """Run a job that was just claimed until this attempt is over, whatever happens to it."""
+    with structlog.contextvars.bound_contextvars(job=format_id(IdKind.JOB, claim.job_id), fence=claim.fence):
+        log.info("attempt_started", attempt=claim.attempt, kind=claim.kind)
+        with LeaseKeeper(context.sessions, claim, context.settings, context.draining) as keeper:
+            finished = Supervisor(context, claim, keeper).run()
+        match finished:
+            case Lost():
+                log.warning("attempt_lost")
+            case Finished():
+                log.info("attempt_ended", outcome=finished.outcome, state=finished.state)
+    return finished
+
+
+class Supervisor:
+    """The owner of one attempt. Belongs to one thread."""
+
+    def __init__(self, context: WorkerContext, claim: Claim, keeper: LeaseKeeper) -> None:
+        self._context = context
+        self._claim = claim
+        self._keeper = keeper
+        self._dirs = RunDirs.of(context.settings)
+        self._recorder = Recorder(claim, keeper.write)
+        self._run_dir = Path()
+        self._next_checkpoint = 1
+        self._result: Result | None = None
+        self._error: Json | None = None
+        self._last_known: Json = {}
+
+    def run(self) -> Finished | Lost:
+        """Prepare, train, conclude."""
+        try:
+            self._run_dir = self._dirs.make(self._claim.job_id, self._claim.fence)
+            ending = self._execute()
+            if isinstance(ending, Succeeded):
+                self._store_artifacts(ending.result)
+            return self._keeper.write(lambda session: self._finish(session, ending))
+        except ServiceError as error:
+            ending = Failed.by(error)
+        except Exception:
+            log.exception("attempt_broke")
+            ending = Failed(_INTERNAL.to_json(), retryable=True)
+        finally:
+            self._dirs.remove(self._claim.job_id, self._claim.fence)
+        return self._keeper.write(lambda session: self._finish(session, ending))
+
+    def _execute(self) -> Ending:
+        if self._keeper.stop_reason is not None:
+            return self._stopped(None)
+        prepared = materialise(self._context, self._claim, self._keeper, self._run_dir)
+        if isinstance(prepared, Lost):
+            return Stopped()
+        self._note_start(prepared)
+        settings = self._context.settings
+        log_path = self._dirs.log_path(self._claim.job_id, self._claim.fence)
+        child = Child(self._context.command, prepared.start.threads, log_path, settings.stop_grace_s)
+        with closing(child):
+            self._keeper.attach(child, prepared.start)
+            self._pump(child)
+            return self._judge(child)
+
+    def _note_start(self, prepared: Prepared) -> None:
+        self._next_checkpoint = prepared.checkpoint_n + 1
+        note = {"threads": prepared.start.threads, "resumed_from": prepared.checkpoint_n or None}
+        self._keeper.write(
+            lambda session: session.execute(
+                update(Attempt)
+                .where(Attempt.job_id == self._claim.job_id, Attempt.fence == self._claim.fence)
+                .values(info=Attempt.info.op("||")(note))
+            )
+        )
+
+    def _pump(self, child: Child) -> None:
+        """Take what the trainer says until it ends."""
+        while not child.drained and not self._keeper.lost:
+            try:
+                message = child.receive(self._recorder.wait_s)
+            except ValidationError:
+                log.exception("protocol_broken")
+                raise
+            if message is not None:
+                self._take(message)
+            self._recorder.flush_if_due()
+        self._recorder.flush()
+
+    def _take(self, message: TrainerMessage) -> None:
+        match message:
+            case CheckpointMessage():
+                self._promote_checkpoint(message)
+            case Result():
+                self._result = message
+            case ErrorMessage():
+                self._error = message.error
+            case _:
+                if isinstance(message, Progress | Metric):
+                    self._last_known |= message.model_dump(mode="json", include={"stage", "fraction", "step"})
+                self._recorder.add(message)
+
+    def _promote_checkpoint(self, message: CheckpointMessage) -> None:
+        try:
+            upload(self._context.store, self._run_dir, message.files)
+        except FileRefused as error:
+            # A trainer that is ahead has replaced the files by those of a later checkpoint, whose message follows.
+            log.info("checkpoint_superseded", stage=message.stage, why=str(error))
+            return
+        except Unavailable as error:
+            log.warning("checkpoint_not_stored", stage=message.stage, error=error.detail)
+            return
+        self._recorder.flush()
+        n = self._next_checkpoint
+        self._keeper.write(lambda session: promote_checkpoint(session, self._claim, n, message))
+        self._next_checkpoint += 1
+
+    def _judge(self, child: Child) -> Ending:
+        code = child.wait()
+        reason = self._keeper.stop_reason
+        if code == ExitCode.DONE and self._result is not None:
+            return Succeeded(self._result)
+        if code == ExitCode.ERROR and self._error is not None:
+            return Failed.by_record(self._error, code)
+        if reason is not None or code in (ExitCode.STOPPED, ExitCode.LEASE_LOST):
+            return self._stopped(code)
+        return Failed.by(self._crash(code), code)
+
+    def _stopped(self, code: int | None) -> Ending:
+        if self._keeper.stop_reason == "budget":
+            return Failed.by(BudgetExhausted("The job's time ran out before it had a result; allow it more."), code)
+        return Stopped(code)
+
+    def _crash(self, code: int) -> WorkerLost:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        stage = self._last_known.get("stage", "start")
+        detail = f"The trainer {how} in stage {stage} of attempt {self._claim.attempt}, without saying why."
+        return WorkerLost(detail, extra={"exit_code": code, "last_known": self._last_known | self._keeper.facts})
+
+    def _store_artifacts(self, result: Result) -> None:
+        """Upload the result; a store that does not answer gets as long as a lease to come back.
+
+        Raises:
+            StorageFull, Unavailable: the result cannot be stored.
+            FileRefused: a file is not what the trainer said.
+        """
+        refs: list[FileRef] = list(result.artifacts)
+        give_up_at = time.monotonic() + self._context.settings.lease_s
+        while True:
+            try:
+                return upload(self._context.store, self._run_dir, refs)
+            except Unavailable:
+                if time.monotonic() > give_up_at or self._keeper.lost:
+                    raise
+                time.sleep(self._context.settings.desired_poll_s)
+
+    def _finish(self, session: Session, ending: Ending) -> Finished | Lost:
+        job_id, fence = self._claim.job_id, self._claim.fence
+        match ending:
+            case Succeeded(result):
+                return promote_result(session, self._claim, result)
+            case Stopped(exit_code):
+                return transitions.finish_stopped(session, job_id, fence, exit_code=exit_code)
+            case Failed(error, retryable, exit_code):
+                return transitions.finish_failed(
+                    session,
+                    job_id,
+                    fence,
+                    error=error,
+                    retryable=retryable,
+                    backoff_s=self._context.settings.retry_backoff_s,
+                    exit_code=exit_code,
+                )
+            case _:
+                assert_never(ending)
