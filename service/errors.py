@@ -87,10 +87,22 @@ class NotFound(ServiceError):
     status, code, title = 404, "not_found", "Not found"
 
 
+class MethodNotAllowed(ServiceError):
+    """The path exists, but not with this method."""
+
+    status, code, title = 405, "method_not_allowed", "Method not allowed"
+
+
 class InvalidState(ServiceError):
     """The object's state does not allow the action."""
 
     status, code, title = 409, "invalid_state", "Not possible in this state"
+
+
+class DatasetInUse(ServiceError):
+    """Jobs still need the dataset."""
+
+    status, code, title = 409, "dataset_in_use", "The dataset is in use"
 
 
 class IdempotencyInProgress(ServiceError):

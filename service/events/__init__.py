@@ -1,0 +1,1 @@
+"""Live news of jobs: notifications from the database, event streams to clients."""
