@@ -52,7 +52,7 @@ bench: $(STAMP) ## Run every benchmark; each prints a table.
 	@set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
 
 openapi: $(STAMP) ## Write docs/openapi.json from the routes.
-	$(BIN)/python -m service.openapi docs/openapi.json
+	$(BIN)/python -m service.contract docs/openapi.json
 
 docs: $(STAMP) ## Write the generated parts of docs/.
 	$(BIN)/vitailor settings --markdown > docs/configuration.md

@@ -1,0 +1,146 @@
+"""Routes of the named search spaces."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Self
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from models.architecture import Architecture
+from search import presets
+from search.cost import cost
+from search.errors import SpaceError
+from search.published import PUBLISHED
+from search.space import Space
+from service.architectures.schemas import ArchitectureCost
+from service.auth import JobReader
+from service.errors import ErrorItem, NotFound, ValidationFailed
+from service.http import StrictRoute
+from service.openapi import problems
+from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Page, decode_cursor, encode_cursor
+from service.schemas import Answer, Json
+
+router = APIRouter(prefix="/spaces", tags=["architectures"], route_class=StrictRoute)
+
+
+class Channels(IntEnum):
+    """Values of one pixel."""
+
+    GREY = 1
+    RGB = 3
+
+
+class CostRange(Answer):
+    """What the smallest, the middle and the largest member cost."""
+
+    min: ArchitectureCost
+    centre: ArchitectureCost
+    max: ArchitectureCost
+
+    @classmethod
+    def of(cls, space: Space, num_classes: int) -> Self:
+        """Price the three members."""
+        members = (space.smallest(num_classes), space.centre(num_classes), space.largest(num_classes))
+        low, centre, high = (ArchitectureCost.of(cost(member)) for member in members)
+        return cls(min=low, centre=centre, max=high)
+
+
+class SpaceSummary(Answer):
+    """A named space, priced at its default image size without a head."""
+
+    name: str
+    description: str
+    size: int = Field(description="Number of architectures.")
+    img_size: int
+    costs: CostRange
+
+
+class SpaceList(Page[SpaceSummary]):
+    """The named spaces."""
+
+
+class PublishedArchitecture(Answer):
+    """A network that a paper found in the space."""
+
+    name: str
+    source: str
+    architecture: Json
+    cost: ArchitectureCost
+
+
+class SpaceView(SpaceSummary):
+    """A space for one kind of image."""
+
+    in_chans: int
+    num_classes: int = Field(description="Of the head that the costs include.")
+    space: Json = Field(description="All choices; what a search takes as `space`, spelt out.")
+    architecture_schema: Json = Field(description="JSON schema of the members' architecture JSON.")
+    published: list[PublishedArchitecture]
+
+
+@router.get("", responses=problems())
+async def list_spaces(caller: JobReader, after: CursorParam = None, limit: LimitParam = DEFAULT_LIMIT) -> SpaceList:
+    """The named spaces."""
+    start = decode_cursor(after, tuple[Annotated[int, Field(ge=0)]])[0] if after is not None else 0
+    shown = list(presets.PRESETS.values())[start : start + limit]
+    has_more = start + limit < len(presets.PRESETS)
+    return SpaceList(
+        data=[SpaceSummary(**_summary(preset, presets.resolve(preset.name), 0)) for preset in shown],
+        has_more=has_more,
+        next=encode_cursor(start + limit) if has_more else None,
+    )
+
+
+@router.get("/{name}", responses=problems(NotFound))
+async def get_space(
+    name: Annotated[str, Path(description="Such as `micro`.")],
+    caller: JobReader,
+    img_size: Annotated[int | None, Query(ge=2, le=4096, description="Side in pixels; by default the space's.")] = None,
+    in_chans: Annotated[Channels, Query(description="1: grey, 3: RGB.")] = Channels.RGB,
+    num_classes: Annotated[int, Query(ge=0, le=1_000_000, description="Of the head to price; 0: none.")] = 0,
+) -> SpaceView:
+    """A space: its choices, its size, what its members cost, and what papers found in it."""
+    preset = next((preset for preset in presets.PRESETS.values() if preset.name == name), None)
+    if preset is None:
+        raise NotFound(f"There is no space {name[:100]!r}; the spaces are {', '.join(presets.PRESETS)}.")
+    try:
+        space = presets.resolve(name, img_size=img_size, in_chans=in_chans.value)
+    except SpaceError as error:
+        items = [
+            ErrorItem(p.pointer.removeprefix("/"), "invalid_value", f"found {p.found!r}", p.allowed)
+            for p in error.problems
+        ]
+        raise ValidationFailed(f"Space {name} has no such form: {error}.", errors=items) from error
+    return SpaceView(
+        **_summary(preset, space, num_classes),
+        in_chans=space.in_chans,
+        num_classes=num_classes,
+        space=space.to_json(),
+        architecture_schema=space.member_schema(),
+        published=[
+            PublishedArchitecture(
+                name=known.name,
+                source=known.source,
+                architecture=known.architecture.to_json(),
+                cost=_price(known.architecture),
+            )
+            for known in PUBLISHED.values()
+            if known.preset == preset.name
+        ],
+    )
+
+
+def _summary(preset: presets.Preset, space: Space, num_classes: int) -> Json:
+    return {
+        "name": preset.name.value,
+        "description": preset.description,
+        "size": space.size(),
+        "img_size": space.img_size,
+        "costs": CostRange.of(space, num_classes),
+    }
+
+
+def _price(arch: Architecture) -> ArchitectureCost:
+    return ArchitectureCost.of(cost(arch))

@@ -1,0 +1,1 @@
+"""Candidates: the scored architectures of a search, and its Pareto front."""

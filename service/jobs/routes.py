@@ -1,0 +1,187 @@
+"""Routes of jobs: list, show, wait, act, and what a job has reported."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.auth import Caller, JobReader, JobWriter
+from service.db.models import JobKind
+from service.errors import IdempotencyInProgress, IdempotencyKeyReuse, InvalidState, NotFound
+from service.http import StrictRoute, matches_etag, preferred_wait_s
+from service.idempotency import Once, OnceDep, json_response
+from service.ids import IdKind, parse_id
+from service.jobs import service as jobs
+from service.jobs.repository import JobFilter, JobRepository
+from service.jobs.schemas import CheckpointList, CheckpointView, JobList, JobView, MetricList, MetricView
+from service.jobs.states import Action, ShownStatus
+from service.openapi import problems
+from service.pagination import (
+    DEFAULT_LIMIT,
+    CursorParam,
+    LimitParam,
+    SequenceNumber,
+    Slice,
+    decode_cursor,
+    encode_cursor,
+)
+from service.services import Services, ServicesDep, SessionDep
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
+
+LONGEST_WAIT_S = 60
+"""Longer waits are cut to this: proxies close connections that stay silent."""
+
+JobId = Annotated[str, Path(description="Id of a job, `job_...`.")]
+
+_ACTION_PROBLEMS = problems(NotFound, InvalidState, IdempotencyInProgress, IdempotencyKeyReuse)
+
+
+@router.get("", responses=problems())
+async def list_jobs(
+    caller: JobReader,
+    session: SessionDep,
+    parts: ServicesDep,
+    status: ShownStatus | None = None,
+    kind: JobKind | None = None,
+    created_after: Annotated[AwareDatetime | None, Query(description="With a time zone, such as `Z`.")] = None,
+    after: CursorParam = None,
+    limit: LimitParam = DEFAULT_LIMIT,
+) -> JobList:
+    """Jobs from the newest to the oldest."""
+    before = decode_cursor(after, tuple[UUID])[0] if after is not None else None
+    wanted = JobFilter(status=status, kind=kind, created_after=created_after)
+    part = Slice.of(await JobRepository(session, caller.owner).page(wanted, before, limit + 1), limit)
+    views = await jobs.show_jobs(session, caller.owner, part.rows, parts.settings.lease_s)
+    following = encode_cursor(part.rows[-1].id.hex) if part.has_more else None
+    return JobList(data=views, has_more=part.has_more, next=following)
+
+
+@router.get(
+    "/{job_id}",
+    response_model=JobView,
+    responses={304: {"description": "The job is as `If-None-Match` knows it."}, **problems(NotFound)},
+)
+async def get_job(
+    request: Request,
+    job_id: JobId,
+    caller: JobReader,
+    parts: ServicesDep,
+    prefer: Annotated[
+        str | None,
+        Header(
+            description=f"`wait=N`: answer at the job's next change, at the latest after N (up to {LONGEST_WAIT_S}) "
+            "seconds. With `If-None-Match`: as soon as the job differs from that. A job that is done never waits."
+        ),
+    ] = None,
+    if_none_match: Annotated[str | None, Header(description="`ETag` of an earlier answer.")] = None,
+) -> Response:
+    """A job as it is now, or after its next change."""
+    first: list[str] = []
+
+    def seen(view: JobView) -> bool:
+        etag = jobs.job_etag(view)
+        if if_none_match is not None:
+            return matches_etag(request, etag)
+        first.append(etag)
+        return etag == first[0]
+
+    wait_s = preferred_wait_s(request, LONGEST_WAIT_S) if prefer is not None else 0
+    view = await jobs.wait_for_job(
+        parts,
+        caller.owner,
+        parse_id(IdKind.JOB, job_id),
+        seen=seen,
+        wait_s=wait_s,
+        is_gone=request.is_disconnected,
+    )
+    etag = jobs.job_etag(view)
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if wait_s:
+        headers["Preference-Applied"] = f"wait={wait_s}"
+    if matches_etag(request, etag):
+        return Response(status_code=304, headers=headers)
+    return json_response(view, headers=headers)
+
+
+async def _act(
+    session: AsyncSession, parts: Services, caller: Caller, once: Once, job_id: str, action: Action
+) -> JSONResponse:
+    async def act() -> JSONResponse:
+        job = await jobs.act_on_job(session, caller.owner, parse_id(IdKind.JOB, job_id), action)
+        view = await jobs.show_job(session, caller.owner, job, parts.settings.lease_s)
+        return json_response(view, 202)
+
+    return await once.perform(session, act)
+
+
+@router.post("/{job_id}/cancel", status_code=202, response_model=JobView, responses=_ACTION_PROBLEMS)
+async def cancel_job(
+    job_id: JobId, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Stop the job for good: at once while it waits, else as soon as its worker has written a checkpoint."""
+    return await _act(session, parts, caller, once, job_id, Action.CANCEL)
+
+
+@router.post("/{job_id}/pause", status_code=202, response_model=JobView, responses=_ACTION_PROBLEMS)
+async def pause_job(
+    job_id: JobId, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Stop the job until it is resumed; it goes on from its last checkpoint then."""
+    return await _act(session, parts, caller, once, job_id, Action.PAUSE)
+
+
+@router.post("/{job_id}/resume", status_code=202, response_model=JobView, responses=_ACTION_PROBLEMS)
+async def resume_job(
+    job_id: JobId, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Queue a paused job again, or take back a wish to pause."""
+    return await _act(session, parts, caller, once, job_id, Action.RESUME)
+
+
+@router.post("/{job_id}/retry", status_code=202, response_model=JobView, responses=_ACTION_PROBLEMS)
+async def retry_job(
+    job_id: JobId, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
+    return await _act(session, parts, caller, once, job_id, Action.RETRY)
+
+
+@router.get("/{job_id}/checkpoints", responses=problems(NotFound))
+async def list_checkpoints(
+    job_id: JobId,
+    caller: JobReader,
+    session: SessionDep,
+    after: CursorParam = None,
+    limit: LimitParam = DEFAULT_LIMIT,
+) -> CheckpointList:
+    """Points from which the job can go on, from the newest to the oldest."""
+    job = await jobs.get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
+    before = decode_cursor(after, tuple[SequenceNumber])[0] if after is not None else None
+    rows = await JobRepository(session, caller.owner).checkpoints(job.id, before, limit + 1)
+    part = Slice.of(rows, limit)
+    following = encode_cursor(part.rows[-1].n) if part.has_more else None
+    return CheckpointList(data=[CheckpointView.of(row) for row in part.rows], has_more=part.has_more, next=following)
+
+
+@router.get("/{job_id}/metrics", responses=problems(NotFound))
+async def list_metrics(
+    job_id: JobId,
+    caller: JobReader,
+    session: SessionDep,
+    stage: Annotated[str | None, Query(max_length=100)] = None,
+    after: CursorParam = None,
+    limit: LimitParam = DEFAULT_LIMIT,
+) -> MetricList:
+    """Numbers that the job reported, the oldest first."""
+    job = await jobs.get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
+    since = decode_cursor(after, tuple[SequenceNumber])[0] if after is not None else 0
+    rows = await JobRepository(session, caller.owner).metrics(job.id, stage, since, limit + 1)
+    part = Slice.of(rows, limit)
+    following = encode_cursor(part.rows[-1].seq) if part.has_more else None
+    return MetricList(data=[MetricView.of(row) for row in part.rows], has_more=part.has_more, next=following)

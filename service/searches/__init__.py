@@ -1,0 +1,1 @@
+"""Searches: starting one, and asking what it would be."""

@@ -1,0 +1,48 @@
+"""Routes that start a search or say what it would be."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.auth import JobReader, JobWriter
+from service.errors import ConstraintUnsatisfiable, DatasetInvalid, IdempotencyInProgress, IdempotencyKeyReuse
+from service.http import StrictRoute, url
+from service.idempotency import OnceDep, json_response
+from service.jobs.schemas import JobView
+from service.jobs.service import show_job
+from service.jobs.spec import SearchSpec
+from service.openapi import Responses, problems
+from service.searches.schemas import SearchPreview
+from service.searches.service import preview_search, start_search
+from service.services import ServicesDep, SessionDep
+
+router = APIRouter(prefix="/search", tags=["search"], route_class=StrictRoute)
+
+_CREATED: Responses = {
+    202: {
+        "description": "The search is queued.",
+        "headers": {"Location": {"description": "Path of the job.", "schema": {"type": "string"}}},
+    },
+    **problems(ConstraintUnsatisfiable, DatasetInvalid, IdempotencyInProgress, IdempotencyKeyReuse, body=True),
+}
+
+
+@router.post("", status_code=202, response_model=JobView, responses=_CREATED)
+async def create_search(
+    request: Request, spec: SearchSpec, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Start a search. Only `method` and `dataset` are required; the job shows every default that is used."""
+
+    async def act() -> JSONResponse:
+        job = await start_search(session, caller.owner, spec)
+        view = await show_job(session, caller.owner, job, parts.settings.lease_s)
+        return json_response(view, 202, {"Location": url(request, f"/jobs/{view.id}")})
+
+    return await once.perform(session, act)
+
+
+@router.post("/validate", responses=problems(ConstraintUnsatisfiable, DatasetInvalid, body=True))
+async def validate_search(spec: SearchSpec, caller: JobReader, session: SessionDep) -> SearchPreview:
+    """What the same body would start, refused as it would be. Creates nothing."""
+    return await preview_search(session, caller.owner, spec)

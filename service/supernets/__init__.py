@@ -1,0 +1,1 @@
+"""Supernets that searches have trained."""

@@ -1,0 +1,1 @@
+"""Teachers that searches have pretrained."""

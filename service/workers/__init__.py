@@ -1,0 +1,1 @@
+"""Workers: who is there to run jobs."""
