@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def run_search(name: AlgorithmName) -> None:
 def rows() -> Iterator[tuple[str, str]]:
     """What was measured, and the figure."""
     for name in AlgorithmName:
-        seconds = best_time_s(lambda name=name: run_search(name))
+        seconds = best_time_s(partial(run_search, name))
         yield f"{name}, {EVALUATIONS} candidates of {SPACE.name}", f"{EVALUATIONS / seconds:,.0f} proposals/s"
     rng = np.random.default_rng(0)
     middle = SPACE.centre(NUM_CLASSES)

@@ -13,6 +13,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -239,17 +240,18 @@ class GenerationalSearch(ABC):
             genotype = self._feasible.sample(self._rng)
             if self._claim(genotype):
                 fresh.append((genotype, ()))
-        left = self._left_over()
-        return fresh + [(next(left), ()) for _ in range(wanted - len(fresh))]
+        return fresh + [(genotype, ()) for genotype in islice(self._left_over(), wanted - len(fresh))]
 
     def _left_over(self) -> Iterator[Genotype]:
-        """New members from random starting points onwards in the order of all members; ends when none is left."""
+        """All new members in a random order, each visited once; in the worst case this looks at every member."""
         count = self._feasible.count
-        while len(self._proposed) < count:
-            index = randbelow(self._rng, count)
-            while not self._claim(genotype := self._feasible.member(index)):
-                index = (index + 1) % count
-            yield genotype
+        index, stride = randbelow(self._rng, count), 1 + randbelow(self._rng, count)
+        while math.gcd(stride, count) > 1:  # coprime strides lead through all members; most strides are
+            stride = 1 + randbelow(self._rng, count)
+        for _ in range(count):
+            if self._claim(genotype := self._feasible.member(index)):
+                yield genotype
+            index = (index + stride) % count
 
     def _load(self, entry: Mapping[str, Any]) -> Proposal:
         # Decoding restores the spelling of numbers: some JSON writers turn a ratio of 4.0 into 4.
