@@ -119,11 +119,12 @@ class Relay:
         return due
 
     def _idle_slots(self, session: Session) -> Counter[str]:
-        queue = func.unnest(Worker.queues).column_valued("queue")
-        idle = func.sum(func.greatest(Worker.slots - Worker.busy, 0))
         living = Worker.heartbeat_at >= func.now() - timedelta(seconds=self._settings.lease_s)
-        rows = session.execute(select(queue, idle).where(living, ~Worker.draining).group_by(queue))
-        return Counter({name: int(count) for name, count in rows})
+        idle: Counter[str] = Counter()
+        for worker in session.scalars(select(Worker).where(living, ~Worker.draining)):
+            for queue in worker.queues:
+                idle[queue] += max(0, worker.slots - worker.busy)
+        return idle
 
     def _ring_all(self, due: dict[UUID, str]) -> None:
         waiting = dict(due)

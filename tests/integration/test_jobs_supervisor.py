@@ -25,7 +25,7 @@ from service.settings import Settings
 from service.store import ArtifactStore, Stored, open_store
 from tests.jobs import TRAINER, counting_job
 from tests.servers import fresh_database
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 from workers.context import WorkerContext
 from workers.rundirs import RunDirs
 from workers.supervisor import supervise
@@ -212,14 +212,6 @@ def test_processes_that_a_trainer_leaves_behind_are_killed(bench: Callable[..., 
     run.attempt()
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not is_alive(pid), "the loader process is gone")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(
