@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -104,10 +105,20 @@ class Counting:
                 self.forever()
             case "ignore_stop":
                 self.forever()
-            case "leave_child":  # a loader process that outlives its trainer
-                loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-                Path(self.spec["trace"]).write_text(str(loader.pid))
+            case "hog_interpreter":  # backtracks for years without ever giving the interpreter's lock away
+                re.match(r"(a+)+$", "a" * 64 + "b")
+            case "start_child":
+                self.start_child()
+                self.spec["fault"] = None
+            case "leave_child":
+                self.start_child()
                 os._exit(9)
+
+    def start_child(self) -> None:
+        """Like a loader process: knows nothing of any supervisor."""
+        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(self.spec["trace"]).write_text(str(loader.pid))
+        self.spec["trace"] = None
 
     def forever(self) -> None:
         while True:
