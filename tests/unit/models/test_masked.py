@@ -20,6 +20,7 @@ from models.masked import (
 )
 from models.supernet import Supernet
 from tests.unit.models.toys import LARGEST, random_subnet, randomise, seeded
+from tests.unit.published import plain_vit
 
 CONFIG = DecoderConfig(dim=16, depth=2, num_heads=2)
 
@@ -137,6 +138,12 @@ def test_decoder_refuses_wider_tokens_and_foreign_masks() -> None:
         decoder()(torch.zeros(1, 5, 29), torch.arange(16).view(1, 16))
     with pytest.raises(ValueError, match=r"ids_restore has shape \(1, 9\), expected \(1, 16\)"):
         decoder()(torch.zeros(1, 5, 28), torch.arange(9).view(1, 9))
+
+
+def test_decoder_of_mae_has_its_published_size() -> None:
+    decoder = MaskedDecoder(plain_vit(768, 12), DecoderConfig(dim=512, depth=8, num_heads=16), seeded(0))
+    positions = 197 * 512  # counted as parameters by MAE, fixed there as here
+    assert sum(p.numel() for p in decoder.parameters()) == 26_109_184 - positions
 
 
 def test_decoder_weights_depend_on_the_generator_alone() -> None:
