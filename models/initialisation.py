@@ -1,12 +1,19 @@
 """First values of all weights, from a passed generator.
 
-One rule for supernets, decoders, projectors and fresh heads, AutoFormer's (section 4.1 of its code's recipe, as in
-DeiT): truncated normal with standard deviation 0.02 for matrices, tokens and position tables, zero for biases, one
-for the gains of LayerNorm.  The patch projection is a linear map of each patch and is treated as one.
+One rule for supernets, decoders, projectors and fresh heads, in the manner of MAE (He et al. 2022, appendix A.1):
+Xavier uniform for every linear map, the patch projection counting as a linear map of a flattened patch; zero for
+biases, one for the gains of LayerNorm, truncated normal with standard deviation 0.02 for the class and mask tokens.
+
+Positions are learned here (a fixed table cannot be sliced), and start as loud as MAE's fixed sine-cosine table, whose
+entries have a root mean square of 1 / sqrt(2).  The usual 0.02 would be drowned by patch tokens of about that size: on
+8-pixel digits a small network then needs three times the epochs, because it has to learn where its patches are first.
+
+A fresh head starts small, so that the first steps of fine-tuning do not tear at features that are already good.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -15,7 +22,12 @@ from torch import Tensor, nn
 from models.architecture import Architecture
 from models.slicing import parameter_shapes
 
-INIT_STD = 0.02
+TOKEN_STD = 0.02
+HEAD_STD = 0.02
+POSITION_STD = math.sqrt(0.5)
+
+_POSITIONS = "pos_embed"
+_HEAD = "head.weight"
 
 
 def initial_state(arch: Architecture, generator: torch.Generator) -> dict[str, Tensor]:
@@ -31,14 +43,18 @@ def initial_state(arch: Architecture, generator: torch.Generator) -> dict[str, T
 
 @torch.no_grad()
 def initialise_(named_tensors: Iterable[tuple[str, Tensor]], generator: torch.Generator) -> None:
-    """Fill tensors in place, drawing in their order; vectors are told apart by their name's end."""
+    """Fill tensors in place, drawing in their order; what a tensor is shows in its name and its number of axes."""
     for name, tensor in named_tensors:
-        if tensor.ndim > 1:
-            nn.init.trunc_normal_(tensor, std=INIT_STD, generator=generator)
-        elif name.endswith("bias"):
-            tensor.zero_()
+        if tensor.ndim == 1:
+            tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+        elif name == _POSITIONS:
+            nn.init.normal_(tensor, std=POSITION_STD, generator=generator)
+        elif name == _HEAD:
+            nn.init.trunc_normal_(tensor, std=HEAD_STD, generator=generator)
+        elif tensor.ndim == 3:
+            nn.init.trunc_normal_(tensor, std=TOKEN_STD, generator=generator)
         else:
-            tensor.fill_(1.0)
+            nn.init.xavier_uniform_(tensor.flatten(1), generator=generator)
 
 
 def materialise(module: nn.Module, generator: torch.Generator) -> None:
