@@ -1,0 +1,127 @@
+"""Decoded datasets on local disk: one memory-mapped uint8 array for each (dataset, size, channels).
+
+Jobs of a host share an entry, and the page cache holds it once for all of them. An entry is built once, under a lock,
+and appears by renaming a finished folder, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Part of the key: raise it when decoding or the layout changes, and old entries are no longer found.
+_LAYOUT_VERSION = 1
+_LOCK_POLL_S = 0.05
+
+PixelBatches = Iterable[NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """What an entry holds.
+
+    Attributes:
+        digest: of the dataset.
+        size: side of the square images in pixels.
+        channels: 1 or 3.
+    """
+
+    digest: str
+    size: int
+    channels: int
+
+    @property
+    def folder(self) -> str:
+        """Name of the entry's folder."""
+        return f"{self.digest}-{self.size}px-{self.channels}c-v{_LAYOUT_VERSION}"
+
+
+def cached_pixels(
+    cache_dir: Path,
+    key: CacheKey,
+    count: int,
+    batches: Callable[[], PixelBatches],
+    *,
+    poll: Callable[[], None] = lambda: None,
+) -> NDArray[np.uint8]:
+    """Open an entry, building it first when it is missing.
+
+    Args:
+        cache_dir: folder of all entries.
+        key: which entry.
+        count: number of images ``N``.
+        batches: yields uint8 arrays (n, channels, size, size), ``N`` images in all; called only to build.
+        poll: called while waiting for another builder and after each batch; may raise to stop.
+
+    Returns:
+        Read-only memory map, uint8 (N, channels, size, size).
+
+    Raises:
+        ValueError: when ``batches`` yields another number of images.
+    """
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    entry = cache_dir / key.folder
+    if not entry.exists():
+        with _lock(cache_dir / f"{key.folder}.lock", poll):
+            if not entry.exists():
+                _build(entry, key, count, batches(), poll)
+    pixels: NDArray[np.uint8] = np.load(entry / "pixels.npy", mmap_mode="r")
+    return pixels
+
+
+def _build(entry: Path, key: CacheKey, count: int, batches: PixelBatches, poll: Callable[[], None]) -> None:
+    partial = entry.with_name(f"{entry.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a builder that was killed; the lock says that it is gone
+    partial.mkdir()
+    shape = (count, key.channels, key.size, key.size)
+    target = np.lib.format.open_memmap(partial / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
+    done = 0
+    for batch in batches:
+        if done + len(batch) > count:
+            raise ValueError(f"more than {count} images for cache entry {entry.name}")
+        target[done : done + len(batch)] = batch
+        done += len(batch)
+        poll()
+    if done != count:
+        raise ValueError(f"{done} images for cache entry {entry.name}, expected {count}")
+    target.flush()
+    (partial / "entry.json").write_text(json.dumps({"digest": key.digest, "shape": shape}))
+    for name in ("pixels.npy", "entry.json"):
+        _fsync(partial / name)
+    partial.rename(entry)
+    _fsync(entry.parent)
+
+
+@contextmanager
+def _lock(path: Path, poll: Callable[[], None]) -> Iterator[None]:
+    """Exclusive lock between processes of this host; the kernel frees it when its holder dies."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                poll()
+                time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

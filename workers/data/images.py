@@ -1,0 +1,127 @@
+"""From the bytes of one image file to pixels, by one policy that an export can repeat.
+
+The policy, in order: the first frame; turned upright by its EXIF orientation; converted to grey (ITU-R 601 luma) or
+RGB with Pillow's conversions (palettes expanded, alpha dropped, CMYK inverted); 16-bit grey scaled to 8 bits; the
+central square cut out and resized with an antialiased bicubic filter.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+MAX_PIXELS = 64_000_000
+"""Larger images are refused before they are decoded: a file of a few kilobytes can declare gigabytes of pixels."""
+
+# Only decoders of raster formats. Pillow would otherwise also try ones that start other programs, such as EPS.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+_GREY_16 = ("I;16", "I;16B", "I;16L", "I;16N")
+_GREY = ("1", "L", "LA", *_GREY_16)
+_CONVERTIBLE = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+
+# What Pillow's decoders raise on broken files, found by fuzzing; only the first is documented.
+_DECODER_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    OverflowError,
+    IndexError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+class ImageError(ValueError):
+    """The bytes are no image that this service reads; the message is the reason, for the dataset's report."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """A completely decoded image, upright, in its own mode.
+
+    Attributes:
+        image: pixels.
+        format: file format by Pillow's name, such as ``JPEG``.
+        mode: Pillow's mode as stored in the file, such as ``CMYK``.
+    """
+
+    image: Image.Image
+    format: str
+    mode: str
+
+    @property
+    def is_grey(self) -> bool:
+        """True when the mode has no colour."""
+        return self.mode in _GREY
+
+
+def decode(data: bytes) -> DecodedImage:
+    """Decode a file completely, so that truncation is found here and not in the middle of a training.
+
+    Raises:
+        ImageError: not one of the known formats, broken, without pixels, too large, or of a mode without an agreed
+            range (32-bit integers and floats).
+    """
+    try:
+        with warnings.catch_warnings():
+            # Pillow's own bomb check warns on standard error; the limit here is lower and has a name.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
+                width, height = opened.size
+                if width * height > MAX_PIXELS:
+                    raise ImageError(f"{width} x {height} pixels, more than {MAX_PIXELS}")
+                opened.load()
+                file_format, mode = opened.format or "unknown", opened.mode
+                upright = ImageOps.exif_transpose(opened)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(f"not an image in one of the formats {', '.join(_FORMATS)}") from None
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"cannot be decoded: {error or type(error).__name__}") from error
+    if mode not in _CONVERTIBLE:
+        raise ImageError(f"pixel mode {mode} has no agreed range; save it with 8 or 16 bits")
+    return DecodedImage(image=upright, format=file_format, mode=mode)
+
+
+def to_square(decoded: DecodedImage, size: int, channels: int) -> NDArray[np.uint8]:
+    """Apply the rest of the policy.
+
+    Args:
+        decoded: from :func:`decode`.
+        size: side of the result in pixels; smaller images are enlarged.
+        channels: 1 (grey) or 3 (RGB).
+
+    Returns:
+        uint8 (channels, size, size).
+    """
+    image = _eight_bits(decoded)
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # Pillow expands palettes with transparency only by this way
+    image = image.convert("L" if channels == 1 else "RGB")
+    fitted = ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC, centering=(0.5, 0.5))
+    pixels = np.asarray(fitted, dtype=np.uint8)
+    return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _eight_bits(decoded: DecodedImage) -> Image.Image:
+    if decoded.mode not in _GREY_16:
+        return decoded.image
+    # Pillow's own conversion clips everything above 255 to white.
+    wide = np.asarray(decoded.image).astype(np.float64)
+    return Image.fromarray(np.rint(wide / 257).astype(np.uint8))
