@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from service.cli.failures import Exit, UsageProblem, problem_lines
 from service.cli.jobs import fetch_winner, find_winner
 from service.cli.proof import Proof, ProofFailed, prove
 from service.cli.specfile import read_spec
-from service.cli.stack import stop_on_sigterm
+from service.cli.stack import stop_on_signals
 from service.cli.watch import follow
 from service.client import Candidate, Client, Job
 from service.embedded import Embedded, EmbeddedError
+from service.logs import configure_logging
 
 MIN_HOLDOUT_ACCURACY = 0.95
 """What the demonstration promises of its winner, on images that nothing was trained or chosen on."""
@@ -45,7 +47,8 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary data folder.")] = False,
 ) -> None:
     """Search a network for handwritten digits: start everything, search, download, prove, stop everything."""
-    stop_on_sigterm()
+    stop_on_signals()
+    configure_logging(logging.WARNING)
     console = output.make_console()
     started = time.monotonic()
     try:

@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Neural architecture search for Vision Transformers, on your own machines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
 
 _SERVER = "Server"

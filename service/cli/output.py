@@ -70,10 +70,12 @@ def datasets_table(datasets: Iterable[Dataset]) -> Table:
 
 
 def spaces_table(spaces: Iterable[Space]) -> Table:
-    """One line a space."""
-    table = _table("space", "architectures")
+    """One line a space, with the costs of its smallest and largest member."""
+    table = _table("space", "architectures", "params [M]", "GMACs", "for")
     for space in spaces:
-        table.add_row(space.name, f"{space.size:.3g}")
+        low, high = space.costs["min"], space.costs["max"]
+        params, gmacs = (f"{low[metric]:.4g} to {high[metric]:.4g}" for metric in ("params_m", "gmacs"))
+        table.add_row(space.name, f"{space.size:.3g}", params, gmacs, space.description)
     return table
 
 

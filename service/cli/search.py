@@ -14,7 +14,7 @@ from service.cli.jobs import JsonOption, WaitOption, wait_for
 from service.cli.specfile import Flags, read_spec
 
 FileArgument = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="YAML or JSON with the fields of a search.", show_default=False)
+    Path | None, typer.Argument(metavar="FILE", help="YAML or JSON with the fields of a search.", show_default=False)
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Id of a dataset, or the name of a built-in.")]
 MethodOption = Annotated[str | None, typer.Option("--method", help="How the supernet is trained, such as masktas.")]

@@ -11,6 +11,7 @@ import typer
 from service.cli.connection import read_settings
 from service.cli.failures import UsageProblem
 from service.embedded import Embedded, EmbeddedError
+from service.logs import configure_logging
 
 UpDataOption = Annotated[
     Path | None, typer.Option("--data", help="Folder for the database, files and logs; default: .vitailor.")
@@ -24,7 +25,8 @@ def up(
 ) -> None:
     """Run PostgreSQL, Valkey, the API, the relay and a worker here until Ctrl-C."""
     settings = read_settings(data_dir=data, host=host, port=port)
-    stop_on_sigterm()
+    stop_on_signals()
+    configure_logging()
     try:
         print(f"starting in {settings.data_dir.absolute()} ...", flush=True)
         with Embedded(settings) as stack:
@@ -39,6 +41,10 @@ def up(
         print("stopped")
 
 
-def stop_on_sigterm() -> None:
-    """Let a service manager's SIGTERM end this process in the same orderly way as Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def stop_on_signals() -> None:
+    """Let a service manager's SIGTERM end this process in the same orderly way as Ctrl-C.
+
+    SIGINT is set too: a shell without job control starts background processes with it ignored.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)

@@ -117,10 +117,12 @@ class Dataset(Record):
 
 
 class Space(Record):
-    """A named set of architectures with the range of each cost."""
+    """A named set of architectures; ``costs`` has its ``min``, ``centre`` and ``max``."""
 
     name: str
-    size: int | float
+    description: str
+    size: int
+    costs: Json
 
 
 class Page(BaseModel, Generic[T]):
