@@ -1,4 +1,8 @@
-"""One form for all log lines of a process: JSON for machines, columns for a terminal."""
+"""One form for all log lines of a process: JSON for machines, columns for a terminal.
+
+An event is a stable name with fields. Ids that ``structlog.contextvars.bound_contextvars`` binds for the length of a
+task appear in each of its lines, those of libraries included.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,18 @@ import sys
 import structlog
 from structlog.typing import Processor
 
+# They write a line for each request or migration; ours say the same.
+_TALKATIVE = ("httpx", "httpcore", "alembic.runtime.migration", "alembic.runtime.plugins")
 
-def configure_logging(level: int = logging.INFO) -> None:
-    """Send the lines of structlog and of the standard library to stderr. For entry points only."""
+
+def configure_logging(level: int = logging.INFO, *, json_lines: bool | None = None) -> None:
+    """Send the lines of structlog and of the standard library to stderr. For entry points only.
+
+    Args:
+        level: the least severe level that is written.
+        json_lines: one JSON object per line; default: unless stderr is a terminal.
+    """
+    as_json = not sys.stderr.isatty() if json_lines is None else json_lines
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -18,12 +31,16 @@ def configure_logging(level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     form: list[Processor] = (
-        [structlog.dev.ConsoleRenderer()]
-        if sys.stderr.isatty()
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str, ensure_ascii=False)]
+        if as_json
+        else [structlog.dev.ConsoleRenderer()]
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
@@ -35,3 +52,5 @@ def configure_logging(level: int = logging.INFO) -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
