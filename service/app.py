@@ -81,7 +81,6 @@ def create_app(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         openapi_tags=_TAGS,
         lifespan=lambda app: _lifespan(app, settings),
-        root_path=settings.root_path,
         generate_unique_id_function=operation_id,
         redirect_slashes=False,
         docs_url=None,  # these pages load scripts from elsewhere
@@ -101,11 +100,7 @@ async def _lifespan(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
     listener = JobListener(conninfo(settings.database_url, ApplicationName.API))
     sessions = async_session_factory(engine)
     app.state.services = Services(settings, sessions, open_store(settings.store_location), listener)
-    tasks: list[asyncio.Task[object]] = [
-        asyncio.create_task(listener.run(), name="job listener"),
-        # Refusals look things up in the document: built now, no request has to wait for it.
-        asyncio.create_task(asyncio.to_thread(app.openapi), name="document"),
-    ]
+    tasks = [asyncio.create_task(listener.run(), name="job listener")]
     if settings.bootstrap_key is not None:
         key = settings.bootstrap_key.get_secret_value()
         tasks.append(asyncio.create_task(_register_key(sessions, key), name="bootstrap key"))

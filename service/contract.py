@@ -15,7 +15,7 @@ from service.settings import Settings
 
 def contract() -> str:
     """The document as it lies in the repository, independent of the environment."""
-    app = create_app(Settings(_env_file=None, root_path=""))
+    app = create_app(Settings(_env_file=None))
     return json.dumps(app.openapi(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 

@@ -52,6 +52,7 @@ def main() -> None:
         app,
         host=settings.host,
         port=settings.port,
+        root_path=settings.root_path.rstrip("/"),
         log_config=None,
         access_log=False,  # the middleware writes one line per request
         server_header=False,

@@ -103,13 +103,28 @@ class Api(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """FastAPI's document with the schema that all problem responses refer to. Built once."""
         if self.openapi_schema is None:
-            document = super().openapi()
+            document: dict[str, Any] = _with_whole_numbers(super().openapi())
             for model in (Problem, ProblemItem):
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schema.pop("$defs", None)
                 document["components"]["schemas"][model.__name__] = schema
             self.openapi_schema = document
         return self.openapi_schema
+
+
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _with_whole_numbers(part: Any) -> Any:
+    """The document with the bounds of integers as integers; FastAPI makes floats of them."""
+    if isinstance(part, list):
+        return [_with_whole_numbers(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    whole = {key: _with_whole_numbers(value) for key, value in part.items()}
+    if whole.get("type") == "integer":
+        whole |= {key: int(whole[key]) for key in _BOUNDS if isinstance(whole.get(key), float)}
+    return whole
 
 
 def check_query(request: Request) -> None:

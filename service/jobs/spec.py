@@ -14,6 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 MAX_METADATA_BYTES = 16_384
 
+MAX_SEED = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact (RFC 8259, section 6)."""
+
 
 class Spec(BaseModel):
     """Base of all parts: unknown fields are refused, values are not coerced, NaN and infinity are no numbers."""
@@ -261,7 +264,7 @@ class SearchSpec(Spec):
     resources: ResourcesSpec = Field(default_factory=lambda: ResourcesSpec())
     budget: BudgetSpec = Field(default_factory=lambda: BudgetSpec())
     retry: RetrySpec = Field(default_factory=lambda: RetrySpec())
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     priority: int = Field(0, ge=-100, le=100)
     metadata: dict[str, Any] = Field(default_factory=dict)
 

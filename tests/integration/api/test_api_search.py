@@ -1,0 +1,237 @@
+"""Searches: what is accepted, and that whatever is refused is refused with a pointer and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.db.models import Idempotency, Job
+from service.ids import IdKind, format_id
+from tests.integration.api.rows import TINY, add_dataset
+
+
+def count(session: Session, model: type[Job] | type[Idempotency], owner: str) -> int:
+    return session.scalar(select(func.count()).select_from(model).where(model.owner == owner)) or 0
+
+
+def changed(pointer: str, value: Any) -> dict[str, Any]:
+    """The smallest body with one more value."""
+    body: dict[str, Any] = {"method": "masktas", "dataset": {"id": "digits"}}
+    *path, last = pointer.removeprefix("/").split("/")
+    place = body
+    for name in path:
+        place = place.setdefault(name, {})
+    place[last] = value
+    return body
+
+
+def test_a_search_is_queued_with_every_default_filled(api: TestClient) -> None:
+    response = api.post("/search", json=TINY)
+    assert response.status_code == 202, response.text
+    job = response.json()
+    assert response.headers["Location"] == f"/jobs/{job['id']}"
+    assert (job["status"], job["done"], job["attempt"]) == ("queued", False, 0)
+    assert job["queue"]["reason"] == "no_worker"
+    spec = job["spec"]
+    assert spec["space"]["preset"] == "micro"
+    assert spec["search"]["population"] == 50
+    assert None not in (spec["name"], spec["supernet"]["epochs"], spec["teacher"]["pretrain"]["architecture"])
+    assert api.get(response.headers["Location"]).json() == job
+
+
+def test_the_effective_spec_is_itself_a_valid_body(api: TestClient) -> None:
+    first = api.post("/search", json=TINY).json()
+    again = api.post("/search", json=first["spec"])
+    assert again.status_code == 202, again.text
+    assert again.json()["spec"] == first["spec"]
+
+
+def test_name_seed_priority_and_metadata_are_kept(api: TestClient) -> None:
+    body = {**TINY, "name": "mine", "seed": 7, "priority": 5, "metadata": {"team": "line-3", "π": [1, 2.5, None]}}
+    job = api.post("/search", json=body).json()
+    assert (job["name"], job["seed"], job["priority"], job["metadata"]) == ("mine", 7, 5, body["metadata"])
+
+
+def test_a_limit_without_effect_becomes_a_warning(api: TestClient) -> None:
+    job = api.post("/search", json=changed("/constraints", [{"metric": "params_m", "max": 1000}])).json()
+    assert [(w["code"], w["pointer"]) for w in job["warnings"]] == [("not_binding", "/constraints/0/max")]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "code", "allowed"),
+    [
+        ("/serch", {}, "unknown_field", "search"),
+        ("/search/populaton", 10, "unknown_field", "population"),
+        ("/method", "darts", "not_allowed", "masktas"),
+        ("/constraints/0/metric", "flops", "not_allowed", "params_m"),
+        ("/objectives/0/metric", "beauty", "not_allowed", "score"),
+        ("/search/population", -5, "out_of_range", 2),
+        ("/search/population", 10**12, "out_of_range", 10_000),
+        ("/search/population", 2.5, "wrong_type", "integer"),
+        ("/search/population", "fifty", "wrong_type", "integer"),
+        ("/search/population", True, "wrong_type", "integer"),
+        ("/search/mutation_share", -0.1, "out_of_range", 0),
+        ("/supernet/mask_ratio", 1.5, "out_of_range", 0.95),
+        ("/supernet/lr", 0, "out_of_range", 0),
+        ("/retrain/epochs", 0, "out_of_range", 1),
+        ("/budget/max_wall_seconds", -1, "out_of_range", 1),
+        ("/seed", -1, "out_of_range", 0),
+        ("/seed", 2**53, "out_of_range", 2**53 - 1),
+        ("/name", "", "wrong_length", 1),
+    ],
+)
+def test_a_bad_value_is_refused_with_pointer_and_what_is_allowed(
+    api: TestClient, session: Session, owner: str, pointer: str, value: Any, code: str, allowed: Any
+) -> None:
+    if pointer.startswith(("/constraints/0", "/objectives/0")):
+        kind, _, field = pointer.removeprefix("/").split("/")
+        body = changed(f"/{kind}", [{"metric": "params_m", "max": 1, "goal": "min", field: value}])
+    else:
+        body = changed(pointer, value)
+    response = api.post("/search", json=body, headers={"Idempotency-Key": "k"})
+    assert response.status_code == 422
+    assert response.headers["Content-Type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["code"] == "validation_failed"
+    (item,) = [item for item in problem["errors"] if item["pointer"] == pointer]
+    assert item["code"] == code
+    offered = item["allowed"]
+    assert allowed in (offered if isinstance(offered, list) else offered.values())
+    assert pointer in problem["detail"]
+    assert (count(session, Job, owner), count(session, Idempotency, owner)) == (0, 0)
+
+
+def test_missing_fields_are_all_named(api: TestClient) -> None:
+    problem = api.post("/search", json={}).json()
+    assert {(e["pointer"], e["code"]) for e in problem["errors"]} == {("/method", "missing"), ("/dataset", "missing")}
+
+
+@pytest.mark.parametrize("dataset", ["cifar", "ds_0", "ds_" + "0" * 32, "job_" + "0" * 32])
+def test_an_unknown_dataset_is_refused_with_those_that_exist(
+    api: TestClient, session: Session, owner: str, dataset: str
+) -> None:
+    mine = format_id(IdKind.DATASET, add_dataset(session, owner))
+    response = api.post("/search", json={"method": "masktas", "dataset": dataset})
+    assert response.status_code == 422
+    (item,) = response.json()["errors"]
+    assert (item["pointer"], item["code"], item["allowed"]) == ("/dataset/id", "unknown_dataset", ["digits", mine])
+    assert count(session, Job, owner) == 0
+
+
+@pytest.mark.parametrize(("status", "code"), [("validating", "dataset_not_ready"), ("rejected", "dataset_invalid")])
+def test_a_dataset_that_is_not_ready_is_refused(
+    api: TestClient, session: Session, owner: str, status: str, code: str
+) -> None:
+    dataset = format_id(IdKind.DATASET, add_dataset(session, owner, status=status))
+    response = api.post("/search", json={"method": "masktas", "dataset": dataset})
+    assert response.status_code == 422
+    assert [(e["pointer"], e["code"]) for e in response.json()["errors"]] == [("/dataset/id", code)]
+
+
+def test_a_ready_import_can_be_searched(api: TestClient, session: Session, owner: str) -> None:
+    dataset = format_id(IdKind.DATASET, add_dataset(session, owner))
+    job = api.post("/search", json={"method": "masktas", "dataset": dataset}).json()
+    assert job["spec"]["dataset"]["id"] == dataset
+    assert (job["spec"]["space"]["in_chans"], job["spec"]["space"]["img_size"]) == (3, 32)
+
+
+def test_somebody_elses_dataset_does_not_exist(api: TestClient, session: Session, owner: str) -> None:
+    dataset = format_id(IdKind.DATASET, add_dataset(session, "eve"))
+    (item,) = api.post("/search", json={"method": "masktas", "dataset": dataset}).json()["errors"]
+    assert (item["code"], item["allowed"]) == ("unknown_dataset", ["digits"])
+
+
+def test_an_unknown_space_is_refused_with_those_that_exist(api: TestClient) -> None:
+    (item,) = api.post("/search", json={**TINY, "space": "tiny"}).json()["errors"]
+    assert item["pointer"] == "/space/preset"
+    assert "masktas-tiny" in item["allowed"]
+
+
+@pytest.mark.parametrize("limit", [{"max": 0.001}, {"min": 1000.0}])
+@pytest.mark.parametrize("path", ["/search", "/search/validate"])
+def test_a_limit_that_no_network_meets_is_refused_with_the_reachable_range(
+    api: TestClient, session: Session, owner: str, path: str, limit: dict[str, float]
+) -> None:
+    response = api.post(path, json=changed("/constraints", [{"metric": "params_m", **limit}]))
+    assert response.status_code == 422
+    problem = response.json()
+    assert problem["code"] == "constraint_unsatisfiable"
+    (item,) = problem["errors"]
+    assert item["pointer"] == f"/constraints/0/{next(iter(limit))}"
+    (reach,) = [r for r in problem["reachable"] if r["metric"] == "params_m"]
+    assert 0.001 < reach["min"] < reach["max"] < 1000
+    assert f"{reach['min']:g}"[:5] in problem["detail"]
+    assert count(session, Job, owner) == 0
+
+
+def test_the_reachable_range_is_reachable_to_the_unit(api: TestClient) -> None:
+    preview = api.post("/search/validate", json=TINY).json()
+    (reach,) = [r for r in preview["reachable"] if r["metric"] == "params_m"]
+    at_the_edge = changed("/constraints", [{"metric": "params_m", "max": reach["min"]}])
+    below = changed("/constraints", [{"metric": "params_m", "max": reach["min"] - 1e-6}])
+    assert api.post("/search/validate", json=at_the_edge).json()["feasible"]["architectures"] >= 1
+    assert api.post("/search/validate", json=below).status_code == 422
+
+
+def test_validate_previews_and_creates_nothing(api: TestClient, session: Session, owner: str) -> None:
+    preview = api.post("/search/validate", json=TINY).json()
+    assert {r["metric"] for r in preview["reachable"]} == {"params_m", "gmacs"}
+    assert preview["feasible"]["architectures"] == preview["feasible"]["space_size"] > 1000
+    assert preview["space"]["name"] == "micro"
+    assert count(session, Job, owner) == 0
+    assert api.post("/search", json=TINY).json()["spec"] == preview["spec"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"method: masktas",
+        b'{"seed": NaN}',
+        b'{"seed": Infinity}',
+        b'{"supernet": {"lr": 1e999}}',
+        b'{"seed": 1, "seed": 2}',
+        b'{"name": "a\\u0000b"}',
+        b'{"name": "\\ud800"}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"metadata": ' + b'{"a":' * 80 + b"1" + b"}" * 81,
+        b'{"seed": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_not_json_is_malformed(api: TestClient, content: bytes) -> None:
+    response = api.post("/search", content=content, headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.json()["code"]) == (400, "malformed")
+
+
+@pytest.mark.parametrize("body", [[], "digits", 3, None])
+def test_a_document_of_the_wrong_kind_is_refused(api: TestClient, body: Any) -> None:
+    response = api.post("/search", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.json()["code"]) == (422, "validation_failed")
+
+
+def test_only_json_is_read(api: TestClient) -> None:
+    response = api.post("/search", content=b"{}", headers={"Content-Type": "application/yaml"})
+    assert (response.status_code, response.json()["code"]) == (415, "unsupported_media_type")
+    assert "application/yaml" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_above_the_limit_is_not_read(api: TestClient, announced: bool) -> None:
+    text = b'{"metadata": "' + b"x" * (1 << 20) + b'"}'
+    content: Any = text if announced else iter([text[: 1 << 19], text[1 << 19 :]])
+    response = api.post("/search", content=content, headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.json()["code"]) == (413, "payload_too_large")
+    assert response.headers["Content-Type"] == "application/problem+json"
+
+
+def test_metadata_has_a_limit_of_its_own(api: TestClient) -> None:
+    response = api.post("/search", json={**TINY, "metadata": {"x": "y" * 20_000}})
+    assert response.status_code == 422
+    assert "metadata" in response.json()["detail"]
