@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -34,6 +35,8 @@ STATE_FOLDER = Path("/var/lib/vitailor")
 # The kernel's limit for the path of a unix socket, with its final NUL: 108 bytes on Linux, 104 on macOS.
 _SOCKET_PATH_BYTES = 103
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432"
+# PostgreSQL's clients take a comma for the end of a path, and each URL syntax has its own quoting.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 # Children of a killed launcher get their stop signal from the kernel; a worker needs a while to write its checkpoint.
 _ORPHAN_PATIENCE_S = 20.0
 _KILL_PATIENCE_S = 5.0
@@ -46,7 +49,7 @@ class DataFolder:
     Attributes:
         path: its real place.
         logs: one file per child.
-        runtime: the servers' sockets; below the data folder unless its path is too long for a socket.
+        runtime: for the servers' sockets; below the data folder unless its path is too long or odd for a socket.
         lock_fd: the descriptor of ``children.lock``, which every child must inherit.
     """
 
@@ -76,7 +79,6 @@ class DataFolder:
                 self._make()
                 stack.enter_context(self._launcher_lock())
                 self.lock_fd = stack.enter_context(self._children_lock())
-                self._make_runtime()
             except OSError as error:
                 raise EmbeddedError(f"data folder {self._wanted.absolute()} cannot be used: {error}") from error
             self._stack = stack.pop_all()
@@ -90,6 +92,20 @@ class DataFolder:
         target = self.path / "server.json"
         write_private(target, json.dumps(address, indent=2) + "\n")
         self._stack.callback(target.unlink, missing_ok=True)
+
+    def empty_runtime(self) -> None:
+        """Start with an empty folder, because a stale socket lock names a process id that may be used again.
+
+        Raises:
+            EmbeddedError: the folder belongs to someone else.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            status = self.runtime.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.geteuid(), self._account.uid):
+                raise EmbeddedError(f"{self.runtime} is needed for sockets, but belongs to someone else; remove it")
+            shutil.rmtree(self.runtime)
+        self.runtime.mkdir(mode=0o700)
+        self._account.give(self.runtime, 0o700)
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,16 +146,6 @@ class DataFolder:
                         f"(pids {processes_of(self.path) or 'unknown'}); end them, then start again"
                     )
             yield fd
-
-    def _make_runtime(self) -> None:
-        """Start with an empty folder, because a stale socket lock names a process id that may be used again."""
-        with contextlib.suppress(FileNotFoundError):
-            status = self.runtime.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.geteuid(), self._account.uid):
-                raise EmbeddedError(f"{self.runtime} is needed for sockets, but belongs to someone else; remove it")
-            shutil.rmtree(self.runtime)
-        self.runtime.mkdir(mode=0o700)
-        self._account.give(self.runtime, 0o700)
 
 
 def processes_of(data_dir: Path) -> list[int]:
@@ -229,7 +235,8 @@ def _unreachable(wanted: Path, blocker: Path, account: Account) -> FolderUnreach
 
 def _runtime_folder(data_dir: Path, account: Account) -> Path:
     below = data_dir / "run"
-    if len(os.fsencode(below / _LONGEST_SOCKET_NAME)) <= _SOCKET_PATH_BYTES:
+    plain = _PLAIN_PATH.fullmatch(str(below)) is not None
+    if plain and len(os.fsencode(below / _LONGEST_SOCKET_NAME)) <= _SOCKET_PATH_BYTES:
         return below
     digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
     return Path("/tmp") / f"vitailor-{account.uid}-{digest}"

@@ -49,6 +49,7 @@ class Servers:
             )
             self.valkey = Valkey(valkey_server(self._account, folder.path), folder.runtime, self._account)
             self.postgres.prepare(folder.lock_fd)
+            folder.empty_runtime()
             self.supervisor = Supervisor(folder.logs, keep_open=(folder.lock_fd,))
             stack.callback(self.supervisor.stop)
             self.supervisor.start((self.valkey.child(), self.postgres.child()))

@@ -26,7 +26,8 @@ class Embedded:
     Leaving it stops everything in order; so does the death of this process, whatever its cause.
 
     Attributes:
-        settings: the given settings with the addresses of the embedded servers.
+        servers: PostgreSQL and Valkey.
+        settings: the given settings with their addresses.
         url: where the API answers; also in ``server.json`` of the data folder.
         api_key: a key with all rights; also in the file ``api-key`` of the data folder.
     """
@@ -39,7 +40,7 @@ class Embedded:
         self, settings: Settings, *, applications: Applications = application_children, durable: bool = True
     ) -> None:
         """Prepare only. ``durable=False`` trades safety against power loss for speed, for tests."""
-        self._servers = Servers(settings, durable=durable)
+        self.servers = Servers(settings, durable=durable)
         self._applications = applications
         self._stack = contextlib.ExitStack()
 
@@ -50,7 +51,7 @@ class Embedded:
             EmbeddedError: something cannot be started; the message says what to do. Nothing is left running.
         """
         with contextlib.ExitStack() as stack:
-            servers = stack.enter_context(self._servers)
+            servers = stack.enter_context(self.servers)
             self.settings = servers.settings
             listener = stack.enter_context(_listen(self.settings.host, self.settings.port))
             self.url = address_of(listener)
@@ -66,7 +67,7 @@ class Embedded:
 
     def pids(self) -> dict[str, int]:
         """Process ids of the children that run now, by name."""
-        return self._servers.supervisor.pids()
+        return self.servers.supervisor.pids()
 
     def _make_key_known(self) -> str:
         path = self.settings.data_dir / "api-key"

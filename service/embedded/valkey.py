@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -29,7 +28,7 @@ class Valkey:
     @property
     def url(self) -> str:
         """Its URL in Celery's spelling."""
-        return f"redis+socket://{quote(str(self.socket))}"
+        return f"redis+socket://{self.socket}"
 
     def child(self) -> ChildSpec:
         """The server process."""
