@@ -183,8 +183,10 @@ def sincos_positions(grid_size: int, dim: int) -> Tensor:
     return torch.cat((columns, rows), dim=1).float()
 
 
-def reconstruction_loss(predicted_BNP: Tensor, x_BCHW: Tensor, hidden_BN: Tensor, patch_size: int) -> Tensor:
-    """Mean squared error at the hidden patches, each patch's target normalised to mean 0 and variance 1.
+def reconstruction_loss(
+    predicted_BNP: Tensor, x_BCHW: Tensor, hidden_BN: Tensor, patch_size: int, *, norm_targets: bool = True
+) -> Tensor:
+    """Mean squared error at the hidden patches, by default with targets normalised to mean 0 and variance 1 each.
 
     The mean runs over all hidden patches of the batch (MAE, section 3); the variance divides by P - 1.  The loss is
     computed in float32 whatever the precision of the network.
@@ -194,6 +196,7 @@ def reconstruction_loss(predicted_BNP: Tensor, x_BCHW: Tensor, hidden_BN: Tensor
         x_BCHW: the images that were masked.
         hidden_BN: 1 at hidden patches; with no hidden patch at all the loss is NaN, not a silent 0.
         patch_size: side of a patch in pixels.
+        norm_targets: normalise the values of each patch; MAE learns better features so.
 
     Returns:
         A scalar.
@@ -207,10 +210,15 @@ def reconstruction_loss(predicted_BNP: Tensor, x_BCHW: Tensor, hidden_BN: Tensor
             f"prediction {tuple(predicted_BNP.shape)} and mask {tuple(hidden_BN.shape)} do not fit "
             f"target {tuple(target_BNP.shape)}"
         )
-    if target_BNP.shape[-1] < 2:
-        raise ValueError("a patch has 1 value, allowed is at least 2")
-    mean = target_BNP.mean(dim=-1, keepdim=True)
-    variance = target_BNP.var(dim=-1, keepdim=True, correction=1)
-    target_BNP = (target_BNP - mean) / (variance + _VARIANCE_EPS).sqrt()
+    if norm_targets:
+        target_BNP = _normalised(target_BNP)
     error_BN = (predicted_BNP.float() - target_BNP).square().mean(dim=-1)
     return (error_BN * hidden_BN).sum() / hidden_BN.sum()
+
+
+def _normalised(patches_BNP: Tensor) -> Tensor:
+    if patches_BNP.shape[-1] < 2:
+        raise ValueError("a patch has 1 value, allowed is at least 2")
+    mean = patches_BNP.mean(dim=-1, keepdim=True)
+    variance = patches_BNP.var(dim=-1, keepdim=True, correction=1)
+    return (patches_BNP - mean) / (variance + _VARIANCE_EPS).sqrt()

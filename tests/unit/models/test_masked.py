@@ -262,3 +262,12 @@ def block(w: dict[str, Tensor], name: str, x: Tensor, heads: int, k: int) -> Ten
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     centred = x - x.mean(dim=1, keepdim=True)
     return centred / (centred.square().mean(dim=1, keepdim=True) + 1e-6).sqrt() * gain + bias
+
+
+def test_raw_targets_are_the_pixels_themselves() -> None:
+    x = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    hidden = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]])
+    patches = patchify(x, 2)
+    assert reconstruction_loss(patches, x, hidden, 2, norm_targets=False).item() == 0.0
+    shifted = reconstruction_loss(patches + 0.5, x, hidden, 2, norm_targets=False)
+    assert shifted.item() == pytest.approx(0.25)
