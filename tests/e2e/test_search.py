@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from service.cli.proof import prove
 from service.client import ApiError, Client
 from service.embedded import Embedded
 from tests.e2e.conftest import Finished
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -181,10 +183,17 @@ def test_the_command_line_downloads_the_same_files(
         assert (tmp_path / "cli" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_the_command_line_starts_and_cancels_a_search(cli_environment: dict[str, str], client: Client) -> None:
-    started = run(cli_environment, "search", "--dataset", "digits", "--method", "masktas", "--name", "to be cancelled")
-    assert started.returncode == 0, started.stderr
-    job_id = started.stdout.split()[0]
+def test_ctrl_c_leaves_the_job_running_and_cancel_ends_it(cli_environment: dict[str, str], client: Client) -> None:
+    arguments = ("search", "--dataset", "digits", "--method", "masktas", "--wait")
+    waiting = subprocess.Popen([COMMAND, *arguments], env=cli_environment, stdout=subprocess.PIPE, text=True)
+    assert waiting.stdout is not None
+    job_id = waiting.stdout.readline().strip()
+    wait_until(lambda: client.job(job_id).status == "running", "the job runs", limit_s=60)
+    waiting.send_signal(signal.SIGINT)
+    told, _ = waiting.communicate(timeout=30)
+    assert waiting.returncode == 130
+    assert f"vitailor job {job_id} --wait" in told
+    assert client.job(job_id).status == "running"
     cancelled = run(cli_environment, "cancel", job_id)
     assert cancelled.returncode == 0, cancelled.stderr
     ended = run(cli_environment, "job", job_id, "--wait")
