@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_shutting_down
+from celery.signals import setup_logging, worker_shutting_down
 
 from service.jobs.doorbell import QUEUES, WAKE_TASK, celery_app
 from service.settings import Settings
@@ -42,6 +42,10 @@ def worker_app(broker_url: str, wake: Callable[[str], int], draining: threading.
     def drain(**_: Any) -> None:
         # Sent in the main process before the pool waits for its threads, which therefore learn of it in time.
         draining.set()
+
+    @setup_logging.connect(weak=False)  # type: ignore[untyped-decorator]
+    def keep_logging(**_: Any) -> None:
+        """Celery configures no logging when someone listens; else it would hide our informational lines."""
 
     return app
 

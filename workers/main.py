@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from service.db.engine import ApplicationName, session_factory, sync_engine
+from service.logs import configure_logging
 from service.settings import Settings
 from service.store import open_store
 from workers.app import worker_app, worker_arguments, worker_queues
@@ -91,6 +92,7 @@ def _sweep(context: WorkerContext) -> None:
 
 def main() -> None:
     """Run a worker with the settings of the environment."""
+    configure_logging()
     raise SystemExit(run(Settings(), TrainerCommand()))
 
 

@@ -26,6 +26,7 @@ from service.db.engine import ApplicationName, session_factory, sync_engine
 from service.db.models import Job, JobState, Worker
 from service.jobs.doorbell import celery_app, ring
 from service.jobs.transitions import reap_expired
+from service.logs import configure_logging
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -154,6 +155,7 @@ def _exit(_signal: int, _frame: FrameType | None) -> Never:
 def main() -> None:
     """Run the relay of the configured database and broker until SIGTERM or SIGINT."""
     settings = Settings()
+    configure_logging()
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     engine = sync_engine(settings.database_url, ApplicationName.RELAY, pool_size=1)
