@@ -134,6 +134,10 @@ def print_job(client: Client, job: Job) -> None:
     print(f"{job.id}  {job.status}  {output.stage_text(job)}")
     if job.name:
         print(f"  {job.name}")
+    if job.queue is not None:
+        print(f"  number {job.queue.position} in the queue: {job.queue.reason}")
+    for warning in job.warnings:
+        print(f"  warning: {warning.detail}")
     if job.error is not None:
         print("\n".join(problem_lines(job.error)))
     if job.status != "succeeded":

@@ -52,6 +52,21 @@ class Progress(Record):
     eta_seconds: float | None = None
 
 
+class QueuePlace(Record):
+    """Where a queued job stands, from 1, and why it waits."""
+
+    position: int
+    reason: str
+
+
+class Notice(Record):
+    """Something that a user should know and that did not stop a job."""
+
+    code: str
+    detail: str
+    pointer: str | None = None
+
+
 class Job(Record):
     """A unit of work. ``done`` says whether ``status`` is final; ``stage`` and ``status`` are open lists."""
 
@@ -64,6 +79,8 @@ class Job(Record):
     progress: Progress | None = None
     created_at: datetime
     finished_at: datetime | None = None
+    queue: QueuePlace | None = None
+    warnings: list[Notice] = []
     error: Problem | None = None
     result: Json | None = None
     spec: Json = {}
