@@ -2,7 +2,8 @@
 
 The job's spec says what happens: ``steps``; ``checkpoint_every``; ``hold_at``: wait before this step until the file
 ``gate`` exists or a stop is asked for; ``trace``: a file that gets a line ``fence step`` for each step, which shows
-who worked when; ``replace_files``: each checkpoint overwrites the files of the one before; ``fault`` from step
+who worked when; ``replace_files``: each checkpoint overwrites the files of the one before;
+``finish_on_budget``: send a result when the budget is spent; ``fault`` from step
 ``fault_at`` on, in attempts up to number ``fault_attempts``.
 """
 
@@ -48,6 +49,7 @@ class Counting:
             "gate": None,
             "trace": None,
             "replace_files": False,
+            "finish_on_budget": False,
             "fault": None,
             "fault_at": 5,
             "fault_attempts": 10**9,
@@ -63,6 +65,8 @@ class Counting:
         for step in range(first, self.spec["steps"]):
             self.hold(step)
             self.misbehave(step)
+            if self.channel.stop_reason == "budget" and self.spec["finish_on_budget"]:
+                break
             if self.channel.stop_reason is not None:
                 self.checkpoint(step)
                 self.channel.raise_if_stopped()
@@ -145,7 +149,9 @@ class Counting:
         ref = self.write("weights.bin", "weights.bin", json.dumps({"steps": self.spec["steps"]}))
         artifact = ArtifactRef(**ref.model_dump(), kind="weights", media_type="application/json", candidate_n=0)
         accuracy = Accuracy(candidate_n=0, rank=0, accuracy={"val": 0.5})
-        return Result(result={"steps": self.spec["steps"]}, artifacts=[artifact], accuracies=[accuracy])
+        reason = self.channel.stop_reason
+        result = {"steps": self.spec["steps"]}
+        return Result(result=result, stop_reason=reason, artifacts=[artifact], accuracies=[accuracy])
 
 
 def candidate(n: int) -> CandidateRow:

@@ -36,8 +36,12 @@ class Channel:
             self._stream.flush()
 
     def request_stop(self, reason: StopReason) -> None:
-        """Ask the stages to stop at their next look. The first reason stays."""
-        if self._stop_reason is None:
+        """Ask the stages to stop at their next look.
+
+        The first reason stays, except that a spent budget lets the job finish with what it has, and whatever else
+        comes then does not.
+        """
+        if self._stop_reason in (None, "budget"):
             self._stop_reason = reason
 
     @property

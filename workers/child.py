@@ -33,7 +33,7 @@ class Child:
     Methods may be called from any thread.
     """
 
-    def __init__(self, command: TrainerCommand, threads: int, log_path: Path, grace_s: float) -> None:
+    def __init__(self, command: TrainerCommand, threads: int, log_path: Path) -> None:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log_file:
             self._process = subprocess.Popen(
@@ -44,7 +44,6 @@ class Child:
                 env=trainer_environment(os.environ, threads),
                 start_new_session=True,
             )
-        self._grace_s = grace_s
         self._stopping = threading.Lock()
         self._stop_reason: StopReason | None = None
         self._gone = threading.Event()
@@ -59,11 +58,6 @@ class Child:
     def pid(self) -> int:
         """Process id, which is also the id of its group."""
         return self._process.pid
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it was asked to stop, None when it was not."""
-        return self._stop_reason
 
     def receive(self, timeout_s: float) -> TrainerMessage | None:
         """The next message, None when there is none in time, or ever: then :attr:`drained` is True.
@@ -84,13 +78,17 @@ class Child:
         """Send a message without ever waiting: whoever has to stop a frozen trainer must not hang on its pipe."""
         self._outbox.put(encode(message))
 
-    def stop(self, reason: StopReason) -> None:
-        """Begin to stop it: a line, after the grace time SIGTERM, after that again SIGKILL. The first reason stays."""
+    def stop(self, reason: StopReason, grace_s: float) -> None:
+        """Begin to stop it: a line, after the grace time SIGTERM, after that again SIGKILL.
+
+        The first reason stays, except that any other goes before a spent budget.
+        """
         with self._stopping:
-            if self._stop_reason is not None:
+            if self._stop_reason not in (None, "budget") or self._stop_reason == reason:
                 return
             self._stop_reason = reason
-        threading.Thread(target=self._stop_ladder, args=(reason,), name=f"trainer-{self.pid}_stop", daemon=True).start()
+        arguments = (reason, grace_s)
+        threading.Thread(target=self._stop_ladder, args=arguments, name=f"trainer-{self.pid}_stop", daemon=True).start()
 
     def kill(self) -> None:
         """Kill it and everything that it started."""
@@ -145,10 +143,10 @@ class Child:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, signum)
 
-    def _stop_ladder(self, reason: StopReason) -> None:
+    def _stop_ladder(self, reason: StopReason, grace_s: float) -> None:
         self.send(Stop(reason=reason))
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            if self._gone.wait(self._grace_s):
+            if self._gone.wait(grace_s):
                 return
             self._signal(signum)
 

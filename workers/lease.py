@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ DATABASE_DOWN = (OperationalError, InterfaceError, PoolTimeout)
 KILL_AT = 0.92
 """Share of the lease without renewal after which nothing of the attempt may run any more."""
 
+WRAP_UP_S = 60.0
+"""How long a trainer whose budget is spent may take to export the best so far and to prove the export."""
+
 _STOPS: dict[Desired, StopReason] = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause"}
 
 
@@ -53,7 +57,8 @@ class LeaseKeeper:
         self._stop_reason: StopReason | None = None
         self._lost = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"lease-{claim.job_id}", daemon=True)
+        run_with_log_context = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run_with_log_context, args=(self._run,), name="lease", daemon=True)
 
     def __enter__(self) -> Self:
         self._tick()
@@ -93,7 +98,7 @@ class LeaseKeeper:
             child.send(Lease(ttl_s=max(0.0, self.remaining_s)))
             self._child = child
             if self._stop_reason is not None:
-                child.stop(self._stop_reason)
+                child.stop(self._stop_reason, self._grace_s(self._stop_reason))
 
     def write(self, change: Callable[[Session], T]) -> T | Lost:
         """Run ``change`` in a transaction of its own, again and again while the database is away.
@@ -164,9 +169,13 @@ class LeaseKeeper:
 
     def _stop(self, reason: StopReason) -> None:
         with self._attaching:
-            self._stop_reason = self._stop_reason or reason
+            if self._stop_reason in (None, "budget"):
+                self._stop_reason = reason
             if self._child is not None:
-                self._child.stop(reason)
+                self._child.stop(reason, self._grace_s(reason))
+
+    def _grace_s(self, reason: StopReason) -> float:
+        return max(self._settings.stop_grace_s, WRAP_UP_S) if reason == "budget" else self._settings.stop_grace_s
 
     def _kill_child(self) -> None:
         if self._child is not None:

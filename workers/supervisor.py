@@ -31,6 +31,7 @@ from workers.protocol import (
     FileRef,
     Metric,
     Progress,
+    Resource,
     Result,
     TrainerMessage,
 )
@@ -105,6 +106,7 @@ class Supervisor:
         self._recorder = Recorder(claim, keeper.write)
         self._run_dir = Path()
         self._next_checkpoint = 1
+        self._unpromoted: list[Resource] = []
         self._result: Result | None = None
         self._error: Json | None = None
         self._last_known: Json = {}
@@ -133,9 +135,8 @@ class Supervisor:
         if isinstance(prepared, Lost):
             return Stopped()
         self._note_start(prepared)
-        settings = self._context.settings
         log_path = self._dirs.log_path(self._claim.job_id, self._claim.fence)
-        child = Child(self._context.command, prepared.start.threads, log_path, settings.stop_grace_s)
+        child = Child(self._context.command, prepared.start.threads, log_path)
         with closing(child):
             self._keeper.attach(child, prepared.start)
             self._pump(child)
@@ -179,6 +180,10 @@ class Supervisor:
                 self._recorder.add(message)
 
     def _promote_checkpoint(self, message: CheckpointMessage) -> None:
+        names = {ref.name for ref in message.files}
+        held_over = [resource for resource in self._unpromoted if resource.file in names]
+        message = message.model_copy(update={"resources": [*held_over, *message.resources]})
+        self._unpromoted = message.resources  # until it is promoted: each resource is announced only once
         try:
             upload(self._context.store, self._run_dir, message.files)
         except FileRefused as error:
@@ -192,6 +197,7 @@ class Supervisor:
         n = self._next_checkpoint
         self._keeper.write(lambda session: promote_checkpoint(session, self._claim, n, message))
         self._next_checkpoint += 1
+        self._unpromoted = []
 
     def _judge(self, child: Child) -> Ending:
         code = child.wait()

@@ -173,10 +173,10 @@ def test_errors_are_typed_and_tell_no_secrets(start: Callable[..., Trainer], fau
 def test_a_trainer_that_does_not_read_can_still_be_stopped(tmp_path: Path) -> None:
     """Its pipe is full, so no line reaches it and whoever writes would wait."""
     sleeper = TrainerCommand(("sleep", "600"))
-    child = Child(sleeper, threads=1, log_path=tmp_path / "log", grace_s=0.1)
+    child = Child(sleeper, threads=1, log_path=tmp_path / "log")
     for _ in range(10_000):
         child.send(Lease(ttl_s=1.0))
-    child.stop("cancel")
+    child.stop("cancel", grace_s=0.1)
     assert child.wait() == -15
     child.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.engine import session_factory, sync_engine
@@ -284,12 +284,30 @@ def test_a_trainer_that_ignores_the_stop_is_killed(
     assert run.rows(Attempt)[0].exit_code == -15
 
 
-def test_a_spent_budget_ends_the_job(bench: Callable[..., Bench]) -> None:
+def test_a_spent_budget_ends_a_job_that_has_nothing_to_show(bench: Callable[..., Bench]) -> None:
     run = bench(hold_at=6, gate="/nonexistent", budget={"max_wall_seconds": 1})
     assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.FAILED)
     error = run.job.error
     assert error is not None
     assert error["code"] == "budget_exhausted"
+
+
+def test_a_spent_budget_lets_a_job_finish_with_the_best_so_far(bench: Callable[..., Bench]) -> None:
+    run = bench(hold_at=6, gate="/nonexistent", budget={"max_wall_seconds": 1}, finish_on_budget=True)
+    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
+    assert run.job.stop_reason == "budget"
+
+
+def test_cancel_does_not_wait_for_a_job_that_finishes_up(
+    bench: Callable[..., Bench], background: Callable[..., Future[Any]]
+) -> None:
+    run = bench(fault="ignore_stop", fault_at=3, budget={"max_wall_seconds": 1})
+    attempt = background(run.attempt)
+    with run.context.sessions() as session:
+        spent = select(Job.deadline_at < func.clock_timestamp())
+        wait_until(lambda: session.scalar(spent), "the budget is spent")
+    run.act(transitions.request_cancel)
+    assert attempt.result(timeout=20) == Finished(AttemptOutcome.CANCELLED, JobState.CANCELLED)
 
 
 def test_a_lost_fence_kills_the_trainer_and_writes_nothing(
