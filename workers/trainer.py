@@ -8,9 +8,7 @@ from __future__ import annotations
 import errno
 import faulthandler
 import importlib
-import importlib.metadata
 import os
-import platform
 import queue
 import sys
 import threading
@@ -22,10 +20,9 @@ from service.errors import ServiceError, StorageFull
 from workers.channel import Channel, StopRequested
 from workers.deadman import DeadMan, end_own_group
 from workers.protocol import ErrorMessage, ExitCode, Lease, Result, Start, Started, Stop, decode_to_trainer
+from workers.versions import recorded_versions
 
 Job = Callable[[Start, Channel], Result]
-
-_RECORDED_PACKAGES = ("vitailor", "torch", "timm", "numpy")
 
 
 def serve(job: Job) -> Never:
@@ -114,14 +111,9 @@ def _run_stages(start: Start, channel: Channel) -> Result:
     run: Any = importlib.import_module("workers.stages.run")
     torch.set_num_threads(start.threads)
     torch.use_deterministic_algorithms(True)
-    channel.send(Started(versions=_versions()))
+    channel.send(Started(versions=recorded_versions()))
     result: Result = run.run_job(start, channel)
     return result
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES}
-    return {"python": platform.python_version(), "machine": platform.machine(), **packages}
 
 
 if __name__ == "__main__":

@@ -66,10 +66,7 @@ class ImageSet:
 
     def first(self, count: int) -> ImageSet:
         """At most ``count`` images, spread evenly over the set."""
-        if count >= len(self):
-            return self
-        picked = np.linspace(0, len(self) - 1, count).round().astype(np.int64)
-        return ImageSet(self.pixels, self.rows[picked], self.preprocessing)
+        return ImageSet(self.pixels, self.rows[_spread(len(self), count)], self.preprocessing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,10 @@ class LabelledSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def first(self, count: int) -> LabelledSet:
+        """At most ``count`` images, spread evenly over the set."""
+        return LabelledSet(self.images.first(count), self.labels[_spread(len(self), count)], self.classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +224,8 @@ def _measure(pixels: NDArray[np.uint8], rows: NDArray[np.int64], size: int) -> P
         std=tuple(std.round(_DIGITS).tolist()),
         interpolation=Interpolation.BICUBIC,
     )
+
+
+def _spread(available: int, count: int) -> NDArray[np.int64]:
+    """Positions of at most ``count`` of the available items; order of a dataset often follows its classes."""
+    return np.linspace(0, available - 1, min(count, available)).round().astype(np.int64)

@@ -42,6 +42,7 @@ class MaskedSettings:
         space: architectures to draw from; one member for a teacher.
         mask_ratio: share of the patches that is hidden.
         decoder: size of the decoder; None turns reconstruction off.
+        norm_targets: reconstruct pixels normalised per patch.
         beta: weight of the distillation, which a teacher turns on.
         seed: of the run.
         stage: name of the stage, first part of all stream names.
@@ -50,6 +51,7 @@ class MaskedSettings:
     space: Space
     mask_ratio: float
     decoder: DecoderConfig | None
+    norm_targets: bool
     beta: float
     seed: int
     stage: str
@@ -102,7 +104,9 @@ class MaskedDistillation:
         parts: dict[str, Tensor] = {}
         if self._decoder is not None:
             predicted = self._decoder(self.supernet.final_norm(tokens, arch), mask.ids_restore)
-            parts["reconstruction"] = reconstruction_loss(predicted, batch, mask.hidden, arch.patch_size)
+            parts["reconstruction"] = reconstruction_loss(
+                predicted, batch, mask.hidden, arch.patch_size, norm_targets=settings.norm_targets
+            )
         if self._teacher is not None and self._projector is not None:
             features = self._teacher.visible_tokens(batch, mask.ids_keep)
             parts["distillation"] = feature_loss(self._projector(tokens), features)

@@ -1,0 +1,99 @@
+"""Runs the stages of a search without supervisor, database or store: what a trainer does between its two pipes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from service.datasets.builtin import BUILTINS
+from service.datasets.info import DatasetInfo
+from service.jobs.resolve import resolve_search
+from service.jobs.spec import SearchSpec
+from workers.protocol import BlobRef, CheckpointMessage, Resume, Start
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+
+TINY: Mapping[str, Any] = {
+    "method": "masktas",
+    "dataset": "digits",
+    "teacher": {
+        "pretrain": {
+            "architecture": {"embed_dim": 32, "depth": 1, "num_heads": 2, "head_dim": 16, "mlp_ratio": 2.0},
+            "decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2},
+            "epochs": 1,
+            "batch_size": 64,
+        }
+    },
+    "space": {
+        "preset": "micro",
+        "overrides": {"embed_dim": [16, 32], "depth": [1, 2], "num_heads": [1, 2], "mlp_ratio": [1.0, 2.0]},
+    },
+    "constraints": [{"metric": "params_m", "max": 0.015}],
+    "supernet": {"decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": 64},
+    "search": {"population": 6, "generations": 2, "parents": 3, "evaluation": {"images": 64}},
+    "retrain": {"epochs": 1, "batch_size": 64, "top_k": 2},
+    "seed": 0,
+}
+"""A search that is complete and over in seconds; what it finds is of no use."""
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with nested ``changes``."""
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def read_example(name: str) -> dict[str, Any]:
+    """The body of a file of ``examples/``."""
+    body: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
+    return body
+
+
+def search_start(
+    body: Mapping[str, Any],
+    folder: Path,
+    *,
+    dataset: DatasetInfo = BUILTINS["digits"],
+    blob: Path | None = None,
+    threads: int = 1,
+    checkpoint_s: float = 1e9,
+    fence: int = 1,
+) -> Start:
+    """The order that a supervisor would give for a search body; each fence has a run directory of its own."""
+    spec = resolve_search(SearchSpec.model_validate(body), dataset).spec
+    run_dir = folder / "runs" / str(fence)
+    run_dir.mkdir(parents=True)
+    return Start(
+        job_id="job_test",
+        fence=fence,
+        kind="search",
+        spec=spec.model_dump(mode="json"),
+        seed=spec.seed,
+        run_dir=str(run_dir),
+        cache_dir=str(folder / "cache"),
+        threads=threads,
+        device="cpu",
+        checkpoint_s=checkpoint_s,
+        lease_s=60,
+        dataset=dataset.to_json(),
+        inputs=[BlobRef(name="dataset", path=str(blob), sha256=dataset.digest)] if blob else [],
+    )
+
+
+def resumed(start: Start, checkpoint: CheckpointMessage, folder: Path) -> Start:
+    """The order of the next attempt: its folder holds the files of the checkpoint and nothing else."""
+    fence = start.fence + 1
+    run_dir = folder / "runs" / str(fence)
+    run_dir.mkdir(parents=True)
+    for ref in checkpoint.files:
+        shutil.copyfile(Path(start.run_dir) / ref.path, run_dir / ref.name)
+    resume = Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(ref.name for ref in checkpoint.files))
+    return start.model_copy(update={"fence": fence, "run_dir": str(run_dir), "resume": resume})

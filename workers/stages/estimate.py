@@ -1,0 +1,90 @@
+"""How long a search will still take, from the work that is left and the speed so far.
+
+Work is counted in multiply-accumulates of all forward passes, a backward pass counting twice. Stages reach somewhat
+different speeds, so early figures are rough; what has been measured replaces what was assumed as the job goes on.
+"""
+
+from __future__ import annotations
+
+import time
+
+from search.constraints import feasible_set
+from search.cost import macs
+from service.jobs.resolve import teacher_architecture
+from service.jobs.spec import MaskedSpec, OptimSpec
+from workers.stages.search_context import SearchContext
+
+_TRAINING = 3  # forward, and backward to inputs and to weights
+_DECODER_MLP_RATIO = 4
+
+
+def planned_work(ctx: SearchContext) -> dict[str, float]:
+    """Multiply-accumulates of each stage that computes; needs the dataset."""
+    spec, space = ctx.spec, ctx.space
+    teacher = teacher_architecture(spec.teacher.pretrain, space)
+    typical = space.centre()
+    train, val = len(ctx.dataset.train), min(len(ctx.dataset.val), spec.search.evaluation.images)
+    visible = _visible_share(spec.supernet)
+    student = macs(typical) * visible
+    taught = macs(teacher) * visible if spec.supernet.distillation else 0.0
+    evaluations = min(
+        spec.search.population * (spec.search.generations + 1),
+        spec.search.max_evaluations,
+        feasible_set(space, ctx.constraints, len(ctx.classes)).count,
+    ) * (2 if spec.search.baseline == "random" else 1)
+    own_masks = macs(teacher) * _visible_share(spec.teacher.pretrain)
+    decoder = _decoder_macs(spec.teacher.pretrain, teacher.num_patches)
+    work = {
+        "teacher": _images(spec.teacher.pretrain, train) * _TRAINING * (own_masks + decoder),
+        "supernet": _images(spec.supernet, train)
+        * (_TRAINING * (student + _decoder_macs(spec.supernet, teacher.num_patches)) + taught),
+        "search": evaluations * val * student,
+    }
+    if ctx.classes:
+        work["retrain"] = spec.retrain.top_k * _images(spec.retrain, train) * _TRAINING * macs(typical)
+    return work
+
+
+class Estimator:
+    """Turns progress into seconds that are left.
+
+    Args:
+        work: by stage, in the order in which they run.
+    """
+
+    def __init__(self, work: dict[str, float]) -> None:
+        self._work = work
+        self._stage: str | None = None
+        self._began_at = self._began_fraction = 0.0
+        self._done_work = self._done_s = 0.0
+
+    def seconds_left(self, stage: str, fraction: float) -> float | None:
+        """Seconds left of the whole job when ``stage`` is this far; None while nothing was measured."""
+        if stage != self._stage:
+            self._stage, self._began_at, self._began_fraction = stage, time.monotonic(), fraction
+        here = self._work.get(stage, 0.0)
+        done = self._done_work + here * (fraction - self._began_fraction)
+        seconds = self._done_s + time.monotonic() - self._began_at
+        if fraction >= 1 and here:
+            self._done_work, self._done_s, self._stage = done, seconds, None
+        if done <= 0 or seconds <= 0:
+            return None
+        later = list(self._work)
+        after = later[later.index(stage) + 1 :] if stage in self._work else []
+        left = here * (1 - fraction) + sum(self._work[name] for name in after)
+        return left * seconds / done
+
+
+def _images(spec: OptimSpec, available: int) -> float:
+    return float((spec.epochs or 0) * available)
+
+
+def _visible_share(spec: MaskedSpec) -> float:
+    return 1 - (spec.mask_ratio or 0.0)
+
+
+def _decoder_macs(spec: MaskedSpec, patches: int) -> float:
+    if spec.decoder is None:
+        return 0.0
+    width = spec.decoder.embed_dim
+    return float(spec.decoder.depth * patches * width * (width * (4 + 2 * _DECODER_MLP_RATIO) + 2 * patches))

@@ -1,0 +1,100 @@
+"""Supervised training of the best-scored candidates, from their slice of the supernet or from scratch."""
+
+from __future__ import annotations
+
+from timm.models.vision_transformer import VisionTransformer
+
+from models.architecture import Architecture
+from models.extract import build_timm, extract_state, load_backbone
+from workers.data.dataset import Labels
+from workers.stages.context import BudgetReached, Json
+from workers.stages.masked import SUPERNET_FILE
+from workers.stages.search_context import SearchContext
+from workers.stages.training import Optim, metrics_every, train
+from workers.training.engine import TrainingLoop
+from workers.training.files import load_parameters, read_tensors, write_tensors
+from workers.training.optimizer import build_adamw, layer_rate_scales
+from workers.training.schedule import BatchOrder, WarmupCosine
+from workers.training.streams import PathPart, torch_stream
+from workers.training.supervised import Augmentation, LabelledBatch, LabelledBatches, Supervised, count_correct
+
+EVAL_BATCH = 256
+
+
+def retrained_file(n: int) -> str:
+    """Name of the file with the weights of candidate ``n`` after training."""
+    return f"retrained-{n}.safetensors"
+
+
+def load_retrained(ctx: SearchContext, n: int, arch: Architecture) -> VisionTransformer:
+    """A retrained network, from the file that the stage wrote."""
+    network = build_timm(arch)
+    tensors, _ = read_tensors(ctx.path(retrained_file(n)))
+    load_parameters(dict(network.named_parameters()), tensors)
+    return network.eval()
+
+
+class RetrainStage:
+    """Trains the ``top_k`` best-scored candidates one after the other and measures each on the validation part.
+
+    Weights are those after the last step: choosing the best epoch by validation would flatter the figure that the
+    winner is chosen by.
+    """
+
+    name = "retrain"
+
+    def run(self, ctx: SearchContext) -> Json:
+        """Returns validation accuracies in the order of the scores; none without labels or when time was up."""
+        labels = ctx.dataset.labels
+        if not ctx.classes or labels is None or ctx.budget_reached:
+            return {"networks": []}
+        chosen = ctx.outputs["search"]["best"]
+        networks: list[Json] = list(ctx.state.get("networks", []))
+        try:
+            for i in range(len(networks), len(chosen)):
+                networks.append(_retrain(ctx, labels, chosen[i], networks, i, len(chosen)))
+                ctx.checkpoint({"networks": networks})
+        except BudgetReached:
+            ctx.warn("budget_reached", f"{len(networks)} of {len(chosen)} networks were retrained when time was up")
+        return {"networks": networks}
+
+
+def _retrain(ctx: SearchContext, labels: Labels, candidate: Json, before: list[Json], index: int, total: int) -> Json:
+    n, spec = candidate["n"], ctx.spec.retrain
+    arch = ctx.space.decode(candidate["genotype"], len(ctx.classes))
+    stream: tuple[PathPart, ...] = ("retrain", n)
+    network = _fresh(ctx, arch, stream).to(ctx.compute.device)
+    data = labels.of(ctx.dataset.train)
+    optim = Optim.of(ctx, spec, len(data))
+    order = BatchOrder(len(data), optim.batch_size, ctx.seed, stream)
+    total_steps = optim.epochs * order.steps_per_epoch
+    scales = layer_rate_scales([name for name, _ in network.named_parameters()], arch.depth, spec.layer_decay)
+    loop: TrainingLoop[LabelledBatch] = TrainingLoop(
+        objective=Supervised(
+            network,
+            Augmentation(spec.max_shift, spec.horizontal_flip),
+            label_smoothing=spec.label_smoothing,
+            seed=ctx.seed,
+            stage=stream,
+        ),
+        batches=LabelledBatches(data, order, ctx.compute),
+        optimizer=build_adamw(network.named_parameters(), weight_decay=spec.weight_decay, rate_scales=scales),
+        schedule=WarmupCosine.of_share(optim.lr, spec.warmup_fraction, total_steps),
+        compute=ctx.compute,
+        clip_grad=spec.clip_grad,
+        metrics_every=metrics_every(total_steps),
+    )
+    train(ctx, loop, batch_size=optim.batch_size, state={"networks": before}, part=index, parts=total)
+    ctx.keep(write_tensors(ctx.path(retrained_file(n)), network.state_dict(), {"architecture": arch.to_json()}))
+    val = labels.of(ctx.dataset.val)
+    correct = count_correct(network, val, ctx.compute, EVAL_BATCH)
+    return {"n": n, "score": candidate["score"], "val": correct / len(val), "val_images": len(val)}
+
+
+def _fresh(ctx: SearchContext, arch: Architecture, stream: tuple[PathPart, ...]) -> VisionTransformer:
+    """The network that training starts from: always a fresh head, and the supernet's slice unless from scratch."""
+    network = build_timm(arch, torch_stream(ctx.seed, *stream, "init"))
+    if ctx.spec.retrain.mode == "finetune":
+        tensors, _ = read_tensors(ctx.path(SUPERNET_FILE))
+        load_backbone(network, extract_state(tensors, ctx.space.largest(), arch.with_classes(0)))
+    return network

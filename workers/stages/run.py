@@ -1,0 +1,84 @@
+"""Runs a job of any kind in the trainer: its stages in order, from where the last promoted checkpoint left off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.db.models import JobKind
+from service.errors import BudgetExhausted
+from workers.channel import Channel
+from workers.protocol import Result, Start
+from workers.stages.context import BudgetReached, Json
+from workers.stages.data import DataStage
+from workers.stages.dataset_import import import_dataset_job
+from workers.stages.estimate import Estimator, planned_work
+from workers.stages.export import ExportStage
+from workers.stages.masked import SupernetStage, TeacherStage
+from workers.stages.report import ReportStage
+from workers.stages.result import search_result
+from workers.stages.retrain import RetrainStage
+from workers.stages.search import SearchStage
+from workers.stages.search_context import SearchContext
+
+
+class Stage(Protocol):
+    """A resumable part of a search."""
+
+    @property
+    def name(self) -> str:
+        """As users see it."""
+        ...
+
+    def run(self, ctx: SearchContext) -> Json:
+        """Do the stage's work, from ``ctx.state`` on, and return its outputs."""
+        ...
+
+
+def search_stages() -> tuple[Stage, ...]:
+    """The stages of a search in order."""
+    return (
+        DataStage(),
+        TeacherStage(),
+        SupernetStage(),
+        SearchStage(),
+        RetrainStage(),
+        ExportStage(),
+        ReportStage(),
+    )
+
+
+def run_job(start: Start, channel: Channel) -> Result:
+    """Run one attempt of a job.
+
+    Args:
+        start: the supervisor's order.
+        channel: for reports, and for the wish to stop.
+
+    Raises:
+        StopRequested: after a checkpoint, where the stage has something to save.
+        ServiceError: the job cannot succeed; see ``service.errors``.
+    """
+    kind = JobKind(start.kind)
+    if kind is JobKind.DATASET_IMPORT:
+        return import_dataset_job(start, channel)
+    ctx = SearchContext(start, channel)
+    _run_stages(ctx, search_stages())
+    return search_result(ctx)
+
+
+def _run_stages(ctx: SearchContext, stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        if stage.name in ctx.outputs:
+            continue
+        if DataStage.name in ctx.outputs and ctx.estimator is None:
+            ctx.estimator = Estimator(planned_work(ctx))
+        ctx.enter(stage.name)
+        try:
+            outputs = stage.run(ctx)
+        except BudgetReached:
+            raise BudgetExhausted(
+                f"The job's time was up in stage {stage.name}, before it had anything to show. Allow it more, "
+                "or fewer epochs; a retry goes on from the last checkpoint."
+            ) from None
+        ctx.complete(outputs)

@@ -1,0 +1,273 @@
+"""The search: a label-free score for each proposal, and the same number of random ones to compare with."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from models.architecture import Genotype
+from models.supernet import Supernet
+from search import ranking
+from search.asktell import Candidate, SearchAlgorithm, StopReason
+from search.constraints import feasible_set
+from search.evolution import EvolutionSettings
+from search.factory import AlgorithmName, make_search
+from search.pareto import Goal, pareto_front
+from service.errors import LossDiverged, NoFeasibleCandidate
+from workers.protocol import CandidateRow, Candidates
+from workers.stages.context import BudgetReached, Json
+from workers.stages.masked import SUPERNET_FILE, load_teacher
+from workers.stages.scoring import ConsistencyScorer, ScoringSettings
+from workers.stages.search_context import SearchContext
+from workers.training.files import load_parameters, read_tensors
+from workers.training.streams import numpy_stream, torch_stream
+
+METRIC = "consistency"
+
+SAMPLE = 32
+"""Networks of the random first generation on which the score's ranking is judged later."""
+
+_NEAREST_MISSES = 3
+
+
+def load_supernet(ctx: SearchContext) -> Supernet:
+    """The job's supernet, from the file that its stage wrote."""
+    supernet = Supernet(ctx.space.largest(), torch_stream(ctx.seed, "supernet", "init", "supernet"))
+    tensors, _ = read_tensors(ctx.path(SUPERNET_FILE))
+    load_parameters(dict(supernet.named_parameters()), tensors)
+    return supernet.to(ctx.compute.device).eval()
+
+
+class SearchStage:
+    """Scores generations until the search ends, then the random baseline."""
+
+    name = "search"
+
+    def run(self, ctx: SearchContext) -> Json:
+        """Returns the best candidates, the front, the baseline and a sample for judging the score."""
+        spec = ctx.spec.search
+        evaluation = spec.evaluation
+        assert ctx.spec.supernet.mask_ratio is not None, "filled by service.jobs.resolve"
+        images = ctx.dataset.val.first(evaluation.images)
+        scorer = ConsistencyScorer(
+            load_supernet(ctx),
+            load_teacher(ctx),
+            images,
+            ScoringSettings(
+                mask_ratio=ctx.spec.supernet.mask_ratio,
+                temperature=evaluation.temperature,
+                batch_size=evaluation.batch_size,
+                seed=ctx.seed,
+            ),
+            ctx.compute,
+            poll=ctx.poll,
+        )
+        run = _Run(ctx, scorer)
+        run.search()
+        return {**run.outputs(), "images": len(images), "visible_patches": scorer.visible_patches}
+
+
+class _Run:
+    """One search with its baseline, resumable after every scored candidate."""
+
+    def __init__(self, ctx: SearchContext, scorer: ConsistencyScorer) -> None:
+        spec = ctx.spec.search
+        self._ctx = ctx
+        self._score = scorer.score
+        self._costs: list[dict[str, float]] = []  # by n
+        self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
+        self._planned = min(
+            spec.population * (spec.generations + 1),
+            spec.max_evaluations,
+            feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count,
+        )
+        self._parts = 2 if spec.baseline == "random" else 1
+        self._baseline: SearchAlgorithm | None = None
+        self._known: dict[Genotype, float | None] = {}
+        self._told = 0  # candidates of which the supervisor has been told by this attempt
+        self._restore(ctx.state)
+
+    def search(self) -> None:
+        """Run to the end, or to what the budget allows.
+
+        Raises:
+            NoFeasibleCandidate: no member of the space is within the limits.
+            LossDiverged: no candidate has a finite score.
+            BudgetReached: the time was up before anything was scored.
+            StopRequested: after a checkpoint.
+        """
+        try:
+            self._generations(self._main, part=0)
+            if self._main.finished is StopReason.NO_FEASIBLE:
+                raise self._no_feasible()
+            if self._parts == 2:
+                self._baseline = self._baseline or self._make_baseline()
+                self._generations(self._baseline, part=1)
+        except BudgetReached:
+            if not self._main.best(1):
+                raise
+        if not self._main.best(1):
+            raise LossDiverged("No candidate has a finite score: the supernet's weights are no use.")
+
+    def outputs(self) -> Json:
+        """The stage's outputs."""
+        ctx, candidates = self._ctx, self._main.candidates
+        scores = [c.score for c in candidates if c.score is not None]
+        best = self._main.best(ctx.spec.retrain.top_k)
+        sample = [c for c in candidates if c.proposal.generation == 0 and c.score is not None][:SAMPLE]
+        return {
+            "evaluations": len(candidates),
+            "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
+            "best": [self._entry(c) for c in best],
+            "front": self._front(),
+            "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
+            "sample": [self._entry(c) for c in sample],
+            "baseline": self._compare(self._baseline) if self._baseline else None,
+        }
+
+    def _generations(self, algorithm: SearchAlgorithm, part: int) -> None:
+        while proposals := algorithm.ask():
+            for proposal in proposals:
+                if proposal.genotype not in self._known:
+                    arch = self._ctx.space.decode(proposal.genotype)
+                    self._known[proposal.genotype] = self._score(arch, lambda: self._ctx.safe_point(self._save))
+                self._report(proposal.n, part)
+            algorithm.tell([self._known[proposal.genotype] for proposal in proposals])
+            if part == 0:
+                self._tell_supervisor()
+
+    def _report(self, n: int, part: int) -> None:
+        best = self._main.best(1)
+        detail = {"evaluated": n + 1, "planned": self._planned, "best_score": best[0].score if best else None}
+        self._ctx.progress((part + (n + 1) / self._planned) / self._parts, **detail)
+
+    def _tell_supervisor(self) -> None:
+        candidates = self._main.candidates
+        rows = [self._row(candidate) for candidate in candidates[self._told :]]
+        self._told = len(candidates)
+        self._ctx.send(Candidates(rows=rows, front=self._front()))
+
+    def _row(self, candidate: Candidate) -> CandidateRow:
+        proposal = candidate.proposal
+        arch = self._ctx.space.decode(proposal.genotype, len(self._ctx.classes))
+        return CandidateRow(
+            n=proposal.n,
+            generation=proposal.generation,
+            genotype=[float(gene) for gene in proposal.genotype],
+            parents=list(proposal.parents),
+            score=candidate.score,
+            scores={METRIC: candidate.score},
+            costs=self._ctx.costs(arch),
+            feasible=True,  # the search proposes nothing else
+            architecture=arch.to_json(),
+        )
+
+    def _entry(self, candidate: Candidate) -> Json:
+        proposal = candidate.proposal
+        costs = self._ctx.costs(self._ctx.space.decode(proposal.genotype))
+        return {"n": proposal.n, "genotype": list(proposal.genotype), "score": candidate.score, "costs": costs}
+
+    def _front(self) -> list[int]:
+        """``n`` of the candidates on the front of the job's objectives."""
+        candidates, objectives = self._main.candidates, self._ctx.spec.objectives
+        for candidate in candidates[len(self._costs) :]:
+            self._costs.append(self._ctx.costs(self._ctx.space.decode(candidate.proposal.genotype)))
+        rows = [
+            {"score": math.nan if c.score is None else c.score, **costs}
+            for c, costs in zip(candidates, self._costs, strict=True)
+        ]
+        points = [[row[objective.metric.value] for objective in objectives] for row in rows]
+        return [int(n) for n in pareto_front(points, [Goal(objective.goal) for objective in objectives])]
+
+    def _compare(self, baseline: SearchAlgorithm) -> Json:
+        """Random search beside the search, at equally many candidates."""
+        found, random = self._main.best(1)[0], baseline.best(1)
+        scored = [c for c in baseline.candidates if c.score is not None]
+        params = [self._entry(c)["costs"]["params_m"] for c in scored]
+        lead = _score(found) - _score(random[0]) if random else None
+        return {
+            "algorithm": AlgorithmName.RANDOM.value,
+            "evaluations": len(baseline.candidates),
+            "best": self._entry(random[0]) if random else None,
+            "lead": lead,
+            "sentence": _sentence(self._ctx.spec.search.algorithm, len(baseline.candidates), lead),
+            # Over random networks; those that were bred crowd where the score is high.
+            "kendall_score_params": ranking.kendall([_score(c) for c in scored], params),
+        }
+
+    def _make_baseline(self) -> SearchAlgorithm:
+        return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
+
+    def _save(self) -> None:
+        # Scores of a generation that is not complete yet are kept beside the search, which learns them at its end.
+        current = self._baseline or self._main
+        partial = [[list(p.genotype), self._known[p.genotype]] for p in current.ask() if p.genotype in self._known]
+        self._ctx.checkpoint(
+            {
+                "search": self._main.state(),
+                "baseline": self._baseline.state() if self._baseline else None,
+                "partial": partial,
+            }
+        )
+
+    def _restore(self, state: Json) -> None:
+        if not state:
+            return
+        self._main.restore(state["search"])
+        self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
+        searches = [self._main]
+        if state["baseline"] is not None:
+            self._baseline = self._make_baseline()
+            self._baseline.restore(state["baseline"])
+            searches.append(self._baseline)
+        for search in searches:
+            self._known |= {c.proposal.genotype: c.score for c in search.candidates}
+        for genotype, score in state["partial"]:
+            self._known[self._ctx.space.decode(genotype).genotype] = score
+
+    def _no_feasible(self) -> NoFeasibleCandidate:
+        misses = [
+            {"genotype": list(m.genotype), "costs": self._ctx.costs(self._ctx.space.decode(m.genotype))}
+            for m in self._main.nearest_misses(_NEAREST_MISSES)
+        ]
+        limits = ", ".join(map(str, self._ctx.constraints))
+        return NoFeasibleCandidate(
+            f"No network of space {self._ctx.space.name!r} is within the limits ({limits}); widen them.",
+            extra={"nearest_misses": misses},
+        )
+
+
+def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int) -> SearchAlgorithm:
+    spec = ctx.spec.search
+    settings = EvolutionSettings(
+        population=spec.population,
+        generations=spec.generations,
+        parents=spec.parents,
+        mutation_share=spec.mutation_share,
+        crossover_share=spec.crossover_share,
+        block_mutation_prob=spec.block_mutation_prob,
+        network_mutation_prob=spec.network_mutation_prob,
+    )
+    return make_search(
+        name,
+        space=ctx.space,
+        constraints=ctx.constraints,
+        num_classes=len(ctx.classes),
+        settings=settings,
+        rng=numpy_stream(ctx.seed, "search", stream),
+        max_evaluations=max_evaluations,
+    )
+
+
+def _score(candidate: Candidate) -> float:
+    assert candidate.score is not None, "only scored candidates are compared"
+    return candidate.score
+
+
+def _sentence(algorithm: str, evaluations: int, lead: float | None) -> str:
+    if lead is None:
+        return "The random baseline scored nothing within the budget."
+    rival = f"the best of {evaluations} random networks"
+    if lead > 0:
+        return f"The {algorithm} search found a score that is {lead:.3g} better than {rival}."
+    return f"The {algorithm} search found nothing better than {rival} ({lead:.3g})."
