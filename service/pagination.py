@@ -26,6 +26,9 @@ CursorParam = Annotated[str | None, Query(max_length=500, description="`next` of
 SequenceNumber = Annotated[int, Field(ge=0, lt=2**63)]
 """A whole number inside a cursor, one that the database can compare with."""
 
+Name = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=200)]
+"""A text inside a cursor, one that the database can compare with."""
+
 DEFAULT_LIMIT = 20
 
 

@@ -33,6 +33,7 @@ from service.validation import error_item, pointer
 log = structlog.get_logger(__name__)
 
 _RETRY_AFTER_S = 5
+_LONGEST_ID = 80  # what is longer is no id, and need not be repeated in full
 
 DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout, psycopg.OperationalError)
 """What is raised when the database cannot be reached, or does not answer in time."""
@@ -60,7 +61,7 @@ def as_service_error(request: Request, error: Exception) -> ServiceError:
         case RequestValidationError():
             return _validation_failed(request, error)
         case BadId():
-            return NotFound(str(error))
+            return NotFound(str(BadId(error.text[:_LONGEST_ID], error.kind)))
         case HTTPException():
             return _http_error(request, error)
     if isinstance(error, DATABASE_AWAY):

@@ -24,9 +24,12 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def _short(field: str) -> BeforeValidator:
-    """Let a bare string stand for the object ``{field: string}``."""
-    return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
+def _short(field: str, spec: type[Spec]) -> BeforeValidator:
+    """Let a bare string stand for the object ``{field: string}``, in the schema that clients see as well."""
+    return BeforeValidator(
+        lambda value: {field: value} if isinstance(value, str) else value,
+        json_schema_input_type=spec | Annotated[str, Field(description=f"Short for an object with this `{field}`.")],
+    )
 
 
 class DatasetRef(Spec):
@@ -245,9 +248,9 @@ class SearchSpec(Spec):
 
     name: str | None = Field(None, min_length=1, max_length=200)
     method: Literal["masktas"]
-    dataset: Annotated[DatasetRef, _short("id")]
+    dataset: Annotated[DatasetRef, _short("id", DatasetRef)]
     teacher: TeacherSpec = Field(default_factory=lambda: TeacherSpec())
-    space: Annotated[SpaceSpec, _short("preset")] = Field(default_factory=lambda: SpaceSpec())
+    space: Annotated[SpaceSpec, _short("preset", SpaceSpec)] = Field(default_factory=lambda: SpaceSpec())
     constraints: list[ConstraintSpec] = Field(default_factory=list, max_length=16)
     objectives: list[ObjectiveSpec] = Field(
         default_factory=lambda: [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
+from fastapi.openapi.models import Example
 from fastapi.responses import JSONResponse
 
 from service.auth import JobReader, JobWriter
@@ -19,6 +22,28 @@ from service.services import ServicesDep, SessionDep
 
 router = APIRouter(prefix="/search", tags=["search"], route_class=StrictRoute)
 
+_EXAMPLES: dict[str, Example] = {
+    "smallest": {"summary": "Everything by default", "value": {"method": "masktas", "dataset": "digits"}},
+    "limited": {
+        "summary": "Small networks, a short search",
+        "value": {
+            "name": "smallest ViT for my defects",
+            "method": "masktas",
+            "dataset": {"id": "digits", "val_fraction": 0.1, "holdout_fraction": 0.2},
+            "space": {"preset": "micro", "overrides": {"depth": [3, 4]}},
+            "constraints": [{"metric": "params_m", "max": 0.2}],
+            "supernet": {"epochs": 50, "mask_ratio": 0.5, "beta": 1.0},
+            "search": {"population": 20, "parents": 5, "generations": 10, "max_evaluations": 200},
+            "retrain": {"mode": "finetune", "epochs": 30, "top_k": 2},
+            "budget": {"max_wall_seconds": 3600},
+            "seed": 7,
+            "metadata": {"team": "line-3"},
+        },
+    },
+}
+
+SearchBody = Annotated[SearchSpec, Body(openapi_examples=_EXAMPLES)]
+
 _CREATED: Responses = {
     202: {
         "description": "The search is queued.",
@@ -30,7 +55,7 @@ _CREATED: Responses = {
 
 @router.post("", status_code=202, response_model=JobView, responses=_CREATED)
 async def create_search(
-    request: Request, spec: SearchSpec, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+    request: Request, spec: SearchBody, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
 ) -> Response:
     """Start a search. Only `method` and `dataset` are required; the job shows every default that is used."""
 
@@ -43,6 +68,6 @@ async def create_search(
 
 
 @router.post("/validate", responses=problems(ConstraintUnsatisfiable, DatasetInvalid, body=True))
-async def validate_search(spec: SearchSpec, caller: JobReader, session: SessionDep) -> SearchPreview:
+async def validate_search(spec: SearchBody, caller: JobReader, session: SessionDep) -> SearchPreview:
     """What the same body would start, refused as it would be. Creates nothing."""
     return await preview_search(session, caller.owner, spec)

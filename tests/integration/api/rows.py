@@ -62,7 +62,7 @@ def add_candidate(session: Session, job_id: UUID, n: int, **changes: Any) -> Can
         "job_id": job_id,
         "n": n,
         "generation": n // 10,
-        "genotype": list(arch.genotype),
+        "genotype": [float(gene) for gene in arch.genotype],
         "parents": [],
         "score": -1.0 / (n + 1),
         "scores": {"consistency": -1.0 / (n + 1)},

@@ -17,6 +17,7 @@ from service.db.models import ApiKey, JobState
 from service.jobs import service as job_service
 from service.keys.service import BadKey, ensure_bootstrap_key, new_key
 from service.keys.tokens import Token
+from service.pagination import encode_cursor
 from service.settings import Settings
 from tests.integration.api.conftest import NewClient, serving
 from tests.integration.api.rows import TINY, add_job, add_key
@@ -44,7 +45,7 @@ def prefix_of(key: str) -> str:
 )
 @pytest.mark.parametrize("path", ["/jobs", "/artifacts/x/content", "/nothing/here"])
 def test_without_a_valid_key_there_is_nothing(running: TestClient, path: str, header: str | None) -> None:
-    headers = {} if header is None else {"Authorization": header.encode()}
+    headers = [] if header is None else [(b"Authorization", header.encode())]
     response = running.get(path, headers=headers)
     assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
     assert response.headers["WWW-Authenticate"].startswith("Bearer")
@@ -198,6 +199,16 @@ def test_a_foreign_cursor_is_refused(api: TestClient, cursor: str) -> None:
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "after")
 
 
+def test_text_that_the_database_cannot_hold_is_refused(api: TestClient, session: Session, owner: str) -> None:
+    job = f"job_{add_job(session, owner).hex}"
+    stage = api.get(f"/jobs/{job}/metrics", params={"stage": "a\0b"})
+    assert (stage.status_code, stage.json()["errors"][0]["pointer"]) == (422, "stage")
+    worker = api.get("/workers", params={"after": encode_cursor("a\0b")})
+    assert (worker.status_code, worker.json()["errors"][0]["pointer"]) == (422, "after")
+    position = api.get(f"/jobs/{job}/checkpoints", params={"after": encode_cursor(2**63)})
+    assert (position.status_code, position.json()["errors"][0]["pointer"]) == (422, "after")
+
+
 @pytest.mark.parametrize("path", ["/jobs/{}", "/jobs/{}/events", "/architectures/{}", "/datasets/{}", "/artifacts/{}"])
 @pytest.mark.parametrize("wrong", ["x", "job_1", "%00", "job_" + "g" * 32, "arch_" + "0" * 32 + "_1", "a" * 3000])
 def test_ids_that_name_nothing_are_not_found(api: TestClient, path: str, wrong: str) -> None:
@@ -238,7 +249,7 @@ def test_without_a_database_requests_are_to_be_repeated(tmp_path: Path, settings
 
 
 def test_behind_a_proxy_locations_carry_its_prefix(api: TestClient) -> None:
-    proxied = TestClient(api.app, headers=api.headers, root_path="/nas")
+    proxied = TestClient(api.app, headers=dict(api.headers), root_path="/nas")
     proxied.portal = api.portal
     response = proxied.post("/nas/search", json=TINY)
     assert response.headers["Location"] == f"/nas/jobs/{response.json()['id']}"

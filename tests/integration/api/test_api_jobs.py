@@ -261,7 +261,7 @@ def test_a_queued_job_says_why_it_waits(alone: TestClient, fresh_session: Sessio
     second = alone.post("/search", json={**TINY, "priority": 1}).json()["id"]
 
     def places() -> list[tuple[int, str]]:
-        return [tuple(alone.get(f"/jobs/{job}").json()["queue"].values()) for job in (first, second)]  # type: ignore[misc]
+        return [tuple(alone.get(f"/jobs/{job}").json()["queue"].values()) for job in (first, second)]
 
     assert places() == [(2, "no_worker"), (1, "no_worker")]
     session.add(worker("dead", ["cpu"], 4, 0, heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
