@@ -53,6 +53,7 @@ def worker_app(broker_url: str, wake: Callable[[str], int], draining: threading.
 def worker_arguments(settings: Settings, queues: list[str]) -> list[str]:
     """Arguments of ``celery worker``: threads, because each slot only watches a trainer process."""
     return [
+        "--quiet",
         "worker",
         "--pool=threads",
         f"--concurrency={settings.worker_slots}",

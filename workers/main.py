@@ -60,10 +60,10 @@ def run(settings: Settings, command: TrainerCommand) -> int:
     _sweep(context)
     with presence:
         log.info("worker_started", name=context.name, queues=queues, slots=settings.worker_slots)
-        code = app.worker_main(worker_arguments(settings, queues))
+        code = int(app.worker_main(worker_arguments(settings, queues)) or 0)
     engine.dispose()
     log.info("worker_ended", code=code)
-    return int(code or 0)
+    return code
 
 
 def _info(settings: Settings) -> dict[str, Any]:

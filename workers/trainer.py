@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import importlib
 import os
 import queue
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO, Never, assert_never
+from typing import BinaryIO, Never, assert_never
 
 from service.errors import ServiceError, StorageFull
 from workers.channel import Channel, StopRequested
@@ -107,13 +106,14 @@ def _guard(lease_s: float, channel: Channel) -> DeadMan:
 
 def _run_stages(start: Start, channel: Channel) -> Result:
     # Imported here: loading torch takes seconds, in which the trainer must already obey and watch its lease.
-    torch: Any = importlib.import_module("torch")
-    run: Any = importlib.import_module("workers.stages.run")
+    import torch
+
+    from workers.stages.run import run_job
+
     torch.set_num_threads(start.threads)
     torch.use_deterministic_algorithms(True)
     channel.send(Started(versions=recorded_versions()))
-    result: Result = run.run_job(start, channel)
-    return result
+    return run_job(start, channel)
 
 
 if __name__ == "__main__":
