@@ -14,7 +14,7 @@ from service.auth import JobReader, JobWriter
 from service.datasets import service as datasets
 from service.datasets.builtin import BUILTINS
 from service.datasets.repository import DatasetRepository
-from service.datasets.schemas import DatasetList, DatasetReport, DatasetView, NewDataset
+from service.datasets.schemas import DatasetList, DatasetReport, DatasetView, NewDataset, report_of
 from service.db.models import Dataset, DatasetStatus
 from service.errors import DatasetInUse, Forbidden, IdempotencyInProgress, IdempotencyKeyReuse, NotFound
 from service.http import StrictRoute, url
@@ -83,9 +83,10 @@ async def get_dataset_report(dataset_id: DatasetId, caller: JobReader, session: 
     if dataset_id in BUILTINS:
         raise NotFound(f"Dataset {dataset_id} is built in and was never imported, so it has no report.")
     row = await _get(session, caller.owner, dataset_id)
-    if row.report is None:
+    report = report_of(row)
+    if report is None:
         raise NotFound(f"Dataset {dataset_id} is {row.status} and has no report; see its import job.")
-    return DatasetReport(dataset=dataset_id, status=DatasetStatus(row.status), report=row.report)
+    return DatasetReport(dataset=dataset_id, status=DatasetStatus(row.status), report=report)
 
 
 @router.delete("/{dataset_id}", status_code=204, responses=problems(NotFound, DatasetInUse))

@@ -106,11 +106,22 @@ class DatasetView(Answer):
             image=row.image,
             size_bytes=row.size_bytes,
             source=row.source,
-            report=f"/datasets/{public_id}/report" if row.report is not None else None,
+            report=f"/datasets/{public_id}/report" if report_of(row) is not None else None,
             job=job,
-            error=StoredError(**row.error) if row.error else None,
+            error=StoredError(**{key: value for key, value in row.error.items() if key != REPORT})
+            if row.error
+            else None,
             created_at=row.created_at,
         )
+
+
+REPORT = "report"
+
+
+def report_of(row: Dataset) -> Json | None:
+    """What the import found; one that was rejected leaves its findings in the error."""
+    found: Json | None = row.report if row.report is not None else (row.error or {}).get(REPORT)
+    return found
 
 
 class DatasetList(Page[DatasetView]):

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Job, JobState
+from service.errors import DatasetInvalid
 from service.ids import IdKind, format_id, parse_id
 from tests.integration.api.rows import add_dataset, add_job
 
@@ -144,6 +145,15 @@ def test_the_findings_of_an_import_can_be_read(api: TestClient, session: Session
     assert shown["report"] == f"/datasets/{dataset}/report"
     assert api.get(shown["report"]).json() == {"dataset": dataset, "status": "ready", "report": {"findings": []}}
     assert api.get("/datasets/digits/report").status_code == 404
+
+
+def test_a_rejected_import_shows_its_findings_too(api: TestClient, session: Session, owner: str) -> None:
+    error = DatasetInvalid("no row can be used", extra={"report": {"findings": [{"code": "x"}]}}).to_json()
+    dataset = format_id(IdKind.DATASET, add_dataset(session, owner, status="rejected", error=error))
+    shown = api.get(f"/datasets/{dataset}").json()
+    assert (shown["error"]["code"], shown["error"]["detail"]) == ("dataset_invalid", "no row can be used")
+    assert "report" not in shown["error"]
+    assert api.get(shown["report"]).json()["report"] == {"findings": [{"code": "x"}]}
 
 
 def test_a_dataset_in_use_is_kept(api: TestClient, session: Session, owner: str) -> None:
