@@ -74,7 +74,6 @@ class BlobWriter:
             compression="none",
             use_dictionary=False,
             write_statistics=False,
-            store_schema=False,
             version="2.6",
             data_page_version="1.0",
         )

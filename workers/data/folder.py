@@ -190,7 +190,7 @@ def _refuse_clashes(folders: list[Path], meaning: Callable[[Path], str]) -> None
         first = seen.setdefault(meaning(folder), folder)
         if first is not folder:
             names = f"{printable(first.name)!r} and {printable(folder.name)!r}"
-            raise SourceError(f"folders {names} both mean {meaning(folder)!r}; rename one")
+            raise SourceError(f"folders {names} both mean '{meaning(folder)}'; rename one")
 
 
 def _where(root: Path, path: Path) -> str:

@@ -183,7 +183,7 @@ class TrainingLoop(Generic[Batch]):
         return {**means, "lr": self.schedule.rate(self.step - 1)}
 
     def _check_finite(self) -> None:
-        pending = self._pending[_TOTAL]
+        pending = self._pending.get(_TOTAL, [])  # an empty entry must not come into being: it would be saved
         first = self.step - len(pending)
         for offset, loss in enumerate(torch.stack(pending).tolist() if pending else []):
             if not math.isfinite(loss):
