@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
+from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import LiteralString
 
 import psycopg
 
@@ -28,9 +28,8 @@ def application_children(settings: Settings, listener: socket.socket) -> Sequenc
     that it is ready, and a worker has reported since this call.
     """
     env = environment(settings)
-    url = f"{address_of(listener)}/readyz"
     fd = listener.fileno()
-    launched_at = _first_value(settings, "SELECT clock_timestamp()")
+    launched_at = _database_time(settings)
     return (
         ChildSpec(name="relay", argv=_module("service.jobs.relay"), env=env, ready=lambda: _is_connected(settings)),
         ChildSpec(
@@ -38,7 +37,7 @@ def application_children(settings: Settings, listener: socket.socket) -> Sequenc
             argv=(*_module("service.main"), "--fd", str(fd)),
             env=env,
             pass_fds=(fd,),
-            ready=lambda: _answers_ok(url),
+            ready=lambda: _answers_ok(listener, "/readyz"),
         ),
         ChildSpec(
             name="worker",
@@ -58,34 +57,56 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def address_of(listener: socket.socket) -> str:
     """The URL under which this machine reaches a bound socket."""
+    host, port = _local_address(listener)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _local_address(listener: socket.socket) -> tuple[str, int]:
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # all addresses: the loopback one is certain to work here
         host = "127.0.0.1" if listener.family is socket.AF_INET else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return host, port
 
 
 def _module(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", name)
 
 
-def _answers_ok(url: str) -> bool:
+def _answers_ok(listener: socket.socket, path: str) -> bool:
+    # Not urllib, which would ask a proxy of the environment for it.
+    connection = http.client.HTTPConnection(*_local_address(listener), timeout=_ANSWER_LIMIT_S)
     try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_LIMIT_S) as response:
-            return bool(response.status == HTTPStatus.OK)
-    except (urllib.error.URLError, OSError):
+        connection.request("GET", path)
+        return connection.getresponse().status == HTTPStatus.OK
+    except (http.client.HTTPException, OSError):
         return False
+    finally:
+        connection.close()
 
 
 def _is_connected(settings: Settings) -> bool:
-    query = "SELECT true FROM pg_stat_activity WHERE application_name = %s LIMIT 1"
-    return _first_value(settings, query, ApplicationName.RELAY) is not None
+    return _finds(settings, "SELECT 1 FROM pg_stat_activity WHERE application_name = %s LIMIT 1", ApplicationName.RELAY)
 
 
-def _has_reported(settings: Settings, since: Any) -> bool:
-    return _first_value(settings, "SELECT true FROM worker WHERE heartbeat_at >= %s LIMIT 1", since) is not None
+def _has_reported(settings: Settings, since: datetime) -> bool:
+    return _finds(settings, "SELECT 1 FROM worker WHERE heartbeat_at >= %s LIMIT 1", since)
 
 
-def _first_value(settings: Settings, query: str, *parameters: Any) -> Any:
-    with psycopg.connect(conninfo(settings.database_url, ApplicationName.LAUNCHER)) as connection:
-        row = connection.execute(query.encode(), parameters).fetchone()
-    return None if row is None else row[0]
+def _finds(settings: Settings, query: LiteralString, parameter: object) -> bool:
+    try:
+        with _connection(settings) as connection:
+            return connection.execute(query, [parameter]).fetchone() is not None
+    except psycopg.OperationalError:
+        return False
+
+
+def _database_time(settings: Settings) -> datetime:
+    with _connection(settings) as connection:
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    now: datetime = row[0]
+    return now
+
+
+def _connection(settings: Settings) -> psycopg.Connection:
+    return psycopg.connect(conninfo(settings.database_url, ApplicationName.LAUNCHER))

@@ -115,6 +115,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **self.spec.env},
                     pass_fds=(*self.spec.pass_fds, *self._keep_open),
+                    umask=0o077,  # others may pass through the data folder, to the servers' files
                     start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only
                 )
         except OSError:  # no memory or process table entry left: as transient as a crash

@@ -94,7 +94,8 @@ class DataFolder:
         self._stack.callback(target.unlink, missing_ok=True)
 
     def empty_runtime(self) -> None:
-        """Start with an empty folder, because a stale socket lock names a process id that may be used again.
+        """Make the runtime folder, until the context ends. What a killed launcher left in it is of no use: a stale
+        socket lock names a process id that may be used again.
 
         Raises:
             EmbeddedError: the folder belongs to someone else.
@@ -106,6 +107,7 @@ class DataFolder:
             shutil.rmtree(self.runtime)
         self.runtime.mkdir(mode=0o700)
         self._account.give(self.runtime, 0o700)
+        self._stack.callback(shutil.rmtree, self.runtime, ignore_errors=True)
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

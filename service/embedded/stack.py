@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from service.db.engine import ApplicationName, session_factory, sync_engine
-from service.db.migrate import upgrade
+from service.db.migrate import UnknownSchema, upgrade
 from service.embedded.applications import address_of, application_children
 from service.embedded.children import ChildSpec
 from service.embedded.errors import EmbeddedError
@@ -55,7 +55,7 @@ class Embedded:
             self.settings = servers.settings
             listener = stack.enter_context(_listen(self.settings.host, self.settings.port))
             self.url = address_of(listener)
-            upgrade(self.settings.database_url)
+            self._migrate()
             self.api_key = self._make_key_known()
             servers.supervisor.start(self._applications(self.settings, listener))
             servers.folder.publish({"url": self.url, "pid": os.getpid(), "database_url": self.settings.database_url})
@@ -68,6 +68,12 @@ class Embedded:
     def pids(self) -> dict[str, int]:
         """Process ids of the children that run now, by name."""
         return self.servers.supervisor.pids()
+
+    def _migrate(self) -> None:
+        try:
+            upgrade(self.settings.database_url)
+        except UnknownSchema as error:
+            raise EmbeddedError(f"data folder {self.settings.data_dir}: {error}") from error
 
     def _make_key_known(self) -> str:
         path = self.settings.data_dir / "api-key"

@@ -35,6 +35,7 @@ class Supervisor:
         self._keep_open = keep_open
         self._requests: queue.SimpleQueue[Sequence[Child] | None] = queue.SimpleQueue()
         self._groups: list[Sequence[Child]] = []
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="embedded-supervisor", daemon=True)
 
     def start(self, specs: Sequence[ChildSpec]) -> None:
@@ -44,7 +45,7 @@ class Supervisor:
             ChildFailed: one of them died repeatedly or gave no answer. The caller stops the supervisor.
         """
         group = [Child(spec, self._logs, self._keep_open) for spec in specs]
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
         self._requests.put(group)
         deadline = time.monotonic() + _READY_LIMIT_S
@@ -56,10 +57,13 @@ class Supervisor:
 
         An impatient second Ctrl-C does not cut this short: each child's grace time bounds it.
         """
+        if self._thread.ident is None:
+            return
         self._requests.put(None)
-        while self._thread.is_alive():
+        # Not Thread.join: interrupted, it takes a thread that still runs for ended (python/cpython#90882).
+        while not self._ended.is_set():
             try:
-                self._thread.join()
+                self._ended.wait()
             except KeyboardInterrupt:
                 log.warning("still_stopping", children=sorted(self.pids()))
 
@@ -69,15 +73,15 @@ class Supervisor:
         return {child.spec.name: pid for child in children if (pid := child.pid) is not None}
 
     def _run(self) -> None:
-        while self._take_request():
-            for group in self._groups:
-                for child in group:
-                    child.tend()
-        for group in reversed(self._groups):
-            for child in group:
-                child.signal_stop()
-            for child in group:
-                child.wait_stopped()
+        try:
+            while self._take_request():
+                for group in self._groups:
+                    for child in group:
+                        child.tend()
+            for group in reversed(self._groups):
+                _stop_together(group)
+        finally:
+            self._ended.set()
 
     def _take_request(self) -> bool:
         """Wait for a tick at most; False when it is time to stop."""
@@ -89,6 +93,13 @@ class Supervisor:
             return False
         self._groups.append(group)
         return True
+
+
+def _stop_together(group: Sequence[Child]) -> None:
+    for child in group:
+        child.signal_stop()
+    for child in group:
+        child.wait_stopped()
 
 
 def _wait_ready(child: Child, deadline: float) -> None:

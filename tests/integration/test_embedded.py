@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -164,6 +165,21 @@ def test_killed_child_is_started_again(data: Path, name: str) -> None:
 
 
 @pytest.mark.faults
+def test_processes_of_the_service_are_started_again(data: Path) -> None:
+    with Embedded(_settings(data), durable=False) as stack:
+        before = stack.pids()
+        assert set(before) == {"postgres", "valkey", "relay", "api", "worker"}
+        for name in ("relay", "api", "worker"):
+            os.kill(before[name], signal.SIGKILL)
+        wait_until(lambda: len(set(stack.pids().items()) - set(before.items())) == 3, "all are started again")
+        worker = stack.pids()["worker"]
+        reported = "SELECT (info ->> 'pid')::int FROM worker"
+        wait_until(lambda: _execute(stack.settings, reported) == [(worker,)], "the new worker has reported", 60)
+        assert json.loads(get(f"{stack.url}/readyz"))["status"] == "ok"
+    assert processes_of(data) == []
+
+
+@pytest.mark.faults
 def test_sigkill_of_the_launcher_leaves_no_orphans_and_loses_nothing(launcher: Launcher) -> None:
     with psycopg.connect(conninfo(launcher.database_url, "test")) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS n")
@@ -298,14 +314,13 @@ def test_long_path_gets_its_sockets_elsewhere(short: Path) -> None:
         assert servers.postgres.answers()
         assert servers.folder.runtime.parent == Path("/tmp")
         assert servers.folder.runtime.stat().st_mode & 0o777 == 0o700
-    shutil.rmtree(servers.folder.runtime)
+    assert not servers.folder.runtime.exists()
 
 
 def test_sockets_in_a_folder_of_someone_else_are_refused(short: Path) -> None:
     data = short / ("d" * 120)
     with Servers(_settings(data), durable=False) as servers:
         runtime = servers.folder.runtime
-    shutil.rmtree(runtime)
     runtime.symlink_to(short)
     try:
         with pytest.raises(EmbeddedError, match="belongs to someone else"), Servers(_settings(data), durable=False):
@@ -326,12 +341,15 @@ def test_stale_pid_file_of_a_reused_process_id_does_not_block(data: Path) -> Non
         assert servers.postgres.answers()
 
 
-def test_server_started_by_hand_on_the_folder_is_respected(data: Path) -> None:
+def test_server_started_by_hand_on_the_folder_is_respected(short: Path, data: Path) -> None:
+    sockets = short / "sockets"
+    sockets.mkdir()
     with Servers(_settings(data), durable=False) as servers:
-        spec = servers.postgres.child()
-        account = servers.postgres.account
+        by_hand = dataclasses.replace(servers.postgres, sockets=sockets)
+    account = by_hand.account
+    account.give(sockets, 0o700)
     server = subprocess.Popen(
-        spec.argv,
+        by_hand.child().argv,
         stderr=subprocess.DEVNULL,
         cwd="/",
         user=None if account.is_ours else account.uid,
@@ -339,13 +357,13 @@ def test_server_started_by_hand_on_the_folder_is_respected(data: Path) -> None:
         extra_groups=None if account.is_ours else [],
     )
     try:
-        wait_until(servers.postgres.answers, "the server started by hand answers")
+        wait_until(by_hand.answers, "the server started by hand answers")
         with (
             pytest.raises(FolderInUse, match=f"pid {server.pid} runs on .*kill -INT {server.pid}"),
             Servers(_settings(data), durable=False),
         ):
             pass
-        assert servers.postgres.answers()
+        assert by_hand.answers()
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=30)
@@ -358,6 +376,21 @@ def test_cluster_of_another_version_is_refused_with_the_way_out(data: Path) -> N
         Servers(_settings(data), durable=False),
     ):
         pass
+
+
+def test_folder_of_a_newer_version_is_refused(data: Path) -> None:
+    with Servers(_settings(data), durable=False) as servers:
+        _execute(servers.settings, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(EmbeddedError, match=f"{data}: .*newer version of vitailor"), _embedded(data):
+        pass
+    assert processes_of(data) == []
+
+
+def test_files_of_the_service_are_closed_to_others(data: Path) -> None:
+    with Embedded(_settings(data), durable=False):
+        pass
+    closed = {path.name: path.stat().st_mode & 0o077 for path in data.iterdir()}
+    assert closed == dict.fromkeys(closed, 0)
 
 
 def test_port_in_use_is_refused(data: Path) -> None:
