@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 1 << 20
 
+# Asked for every few seconds by whoever watches the process.
+_PROBES = frozenset({"/healthz", "/readyz", "/readyz/workers"})
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -46,7 +49,8 @@ class RequestContext:
         try:
             await exchange.run()
         finally:
-            log.info(
+            write = log.debug if exchange.request.url.path in _PROBES else log.info
+            write(
                 "request",
                 method=exchange.request.method,
                 path=exchange.request.url.path,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from fastapi import Query
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -51,6 +52,41 @@ class Slice(Generic[Row]):
     def of(cls, rows: Sequence[Row], limit: int) -> Slice[Row]:
         """Cut rows that were asked for with ``limit + 1``."""
         return cls(rows[:limit], len(rows) > limit)
+
+    def cursor(self, key: Callable[[Row], tuple[Any, ...]]) -> str | None:
+        """Where the next page goes on; None on the last one. ``key`` gives the sort key of a row as JSON values."""
+        return encode_cursor(*key(self.rows[-1])) if self.has_more else None
+
+
+class HasId(Protocol):
+    """A row that is ordered by its id."""
+
+    @property
+    def id(self) -> Any:
+        """A UUID; the type is the mapped attribute's."""
+
+
+def by_id(row: HasId) -> tuple[str]:
+    """The sort key of a row that is ordered by its id."""
+    return (row.id.hex,)
+
+
+def cursor_id(cursor: str | None) -> UUID | None:
+    """The id inside a cursor, None without a cursor.
+
+    Raises:
+        ValidationFailed: when it is no cursor of this list.
+    """
+    return None if cursor is None else decode_cursor(cursor, tuple[UUID])[0]
+
+
+def cursor_number(cursor: str | None) -> int | None:
+    """The whole number inside a cursor, None without a cursor.
+
+    Raises:
+        ValidationFailed: when it is no cursor of this list.
+    """
+    return None if cursor is None else decode_cursor(cursor, tuple[SequenceNumber])[0]
 
 
 def encode_cursor(*key: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging, worker_shutting_down
 
-from service.jobs.doorbell import QUEUES, WAKE_TASK, celery_app
+from service.jobs.doorbell import WAKE_TASK, celery_app
+from service.jobs.queues import QUEUES
 from service.settings import Settings
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Request, Response
 
@@ -18,7 +17,7 @@ from service.ids import IdKind, parse_id
 from service.jobs.routes import JobId
 from service.jobs.service import get_job
 from service.openapi import Responses, problems
-from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, decode_cursor, encode_cursor
+from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, by_id, cursor_id
 from service.services import Services, ServicesDep, SessionDep
 
 router = APIRouter(tags=["artifacts"], route_class=StrictRoute)
@@ -44,10 +43,10 @@ async def list_artifacts(
 ) -> ArtifactList:
     """Files that the job has made. There are none before it has succeeded."""
     job = await get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
-    behind = decode_cursor(after, tuple[UUID])[0] if after is not None else None
-    part = Slice.of(await ArtifactRepository(session, caller.owner).page(job.id, behind, limit + 1), limit)
-    following = encode_cursor(part.rows[-1].id.hex) if part.has_more else None
-    return ArtifactList(data=[ArtifactView.of(row) for row in part.rows], has_more=part.has_more, next=following)
+    part = Slice.of(await ArtifactRepository(session, caller.owner).page(job.id, cursor_id(after), limit + 1), limit)
+    return ArtifactList(
+        data=[ArtifactView.of(row) for row in part.rows], has_more=part.has_more, next=part.cursor(by_id)
+    )
 
 
 @router.get("/artifacts/{artifact_id}", responses=problems(NotFound))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -27,7 +28,6 @@ from service.pagination import (
     SequenceNumber,
     Slice,
     decode_cursor,
-    encode_cursor,
 )
 from service.services import ServicesDep, SessionDep
 
@@ -68,13 +68,12 @@ async def list_candidates(
         place = _place(after, sort) if after is not None else None
         rows = await CandidateRepository(session, caller.owner).page(job.id, sort, feasible, place, limit + 1)
     part = Slice.of(rows, limit)
-    following = _cursor(part.rows[-1], sort) if part.has_more else None
     views = [CandidateView.of(row) for row in part.rows]
-    return json_response(CandidateList(data=views, has_more=part.has_more, next=following))
+    return json_response(CandidateList(data=views, has_more=part.has_more, next=part.cursor(_sort_key(sort))))
 
 
-def _cursor(last: Candidate, sort: Order) -> str:
-    return encode_cursor(sort, last.n, last.score) if sort is Order.SCORE else encode_cursor(sort, last.n)
+def _sort_key(sort: Order) -> Callable[[Candidate], tuple[Any, ...]]:
+    return lambda row: (sort, row.n, row.score) if sort is Order.SCORE else (sort, row.n)
 
 
 def _place(cursor: str, sort: Order) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import structlog
@@ -22,7 +22,7 @@ _KEEP_ALIVE_S = 15.0
 _RECONNECT_MS = 1000
 
 
-async def event_stream(parts: Services, owner: str, job_id: UUID, after: int) -> AsyncIterator[bytes]:
+async def event_stream(parts: Services, owner: str, job_id: UUID, after: int) -> AsyncGenerator[bytes]:
     """Frames of all events with a number above ``after``, until the job has ended or the process is about to.
 
     The stream outlives an outage of the database; meanwhile clients get keep-alive comments.

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-QUEUES = ("cpu", "gpu")
-"""Every queue there is. Publishing to another one is an error instead of a message that nobody reads."""
+from service.jobs.queues import DEFAULT_QUEUE, QUEUES
 
 WAKE_TASK = "vitailor.wake"
 
@@ -40,7 +39,7 @@ def celery_app(broker_url: str) -> Celery:
         task_serializer="json",
         accept_content=["json"],
         task_queues={name: {} for name in QUEUES},
-        task_default_queue=QUEUES[0],
+        task_default_queue=DEFAULT_QUEUE,
         task_create_missing_queues=False,
         broker_connection_retry_on_startup=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -21,15 +20,7 @@ from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import CheckpointList, CheckpointView, JobList, JobView, MetricList, MetricView
 from service.jobs.states import Action, ShownStatus
 from service.openapi import problems
-from service.pagination import (
-    DEFAULT_LIMIT,
-    CursorParam,
-    LimitParam,
-    SequenceNumber,
-    Slice,
-    decode_cursor,
-    encode_cursor,
-)
+from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, by_id, cursor_id, cursor_number
 from service.services import Services, ServicesDep, SessionDep
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -54,12 +45,10 @@ async def list_jobs(
     limit: LimitParam = DEFAULT_LIMIT,
 ) -> JobList:
     """Jobs from the newest to the oldest."""
-    before = decode_cursor(after, tuple[UUID])[0] if after is not None else None
     wanted = JobFilter(status=status, kind=kind, created_after=created_after)
-    part = Slice.of(await JobRepository(session, caller.owner).page(wanted, before, limit + 1), limit)
+    part = Slice.of(await JobRepository(session, caller.owner).page(wanted, cursor_id(after), limit + 1), limit)
     views = await jobs.show_jobs(session, caller.owner, part.rows, parts.settings.lease_s)
-    following = encode_cursor(part.rows[-1].id.hex) if part.has_more else None
-    return JobList(data=views, has_more=part.has_more, next=following)
+    return JobList(data=views, has_more=part.has_more, next=part.cursor(by_id))
 
 
 @router.get(
@@ -162,11 +151,10 @@ async def list_checkpoints(
 ) -> CheckpointList:
     """Points from which the job can go on, from the newest to the oldest."""
     job = await jobs.get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
-    before = decode_cursor(after, tuple[SequenceNumber])[0] if after is not None else None
-    rows = await JobRepository(session, caller.owner).checkpoints(job.id, before, limit + 1)
+    rows = await JobRepository(session, caller.owner).checkpoints(job.id, cursor_number(after), limit + 1)
     part = Slice.of(rows, limit)
-    following = encode_cursor(part.rows[-1].n) if part.has_more else None
-    return CheckpointList(data=[CheckpointView.of(row) for row in part.rows], has_more=part.has_more, next=following)
+    views = [CheckpointView.of(row) for row in part.rows]
+    return CheckpointList(data=views, has_more=part.has_more, next=part.cursor(lambda row: (row.n,)))
 
 
 @router.get("/{job_id}/metrics", responses=problems(NotFound))
@@ -180,8 +168,7 @@ async def list_metrics(
 ) -> MetricList:
     """Numbers that the job reported, the oldest first."""
     job = await jobs.get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
-    since = decode_cursor(after, tuple[SequenceNumber])[0] if after is not None else 0
-    rows = await JobRepository(session, caller.owner).metrics(job.id, stage, since, limit + 1)
+    rows = await JobRepository(session, caller.owner).metrics(job.id, stage, cursor_number(after) or 0, limit + 1)
     part = Slice.of(rows, limit)
-    following = encode_cursor(part.rows[-1].seq) if part.has_more else None
-    return MetricList(data=[MetricView.of(row) for row in part.rows], has_more=part.has_more, next=following)
+    views = [MetricView.of(row) for row in part.rows]
+    return MetricList(data=views, has_more=part.has_more, next=part.cursor(lambda row: (row.seq,)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Path
 
@@ -12,7 +11,7 @@ from service.errors import NotFound
 from service.http import StrictRoute
 from service.ids import IdKind, format_id, parse_id
 from service.openapi import problems
-from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, decode_cursor, encode_cursor
+from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, by_id, cursor_id
 from service.services import SessionDep
 from service.teachers.repository import TeacherRepository
 from service.teachers.schemas import TeacherList, TeacherView
@@ -25,10 +24,8 @@ async def list_teachers(
     caller: JobReader, session: SessionDep, after: CursorParam = None, limit: LimitParam = DEFAULT_LIMIT
 ) -> TeacherList:
     """Teachers from the newest to the oldest."""
-    before = decode_cursor(after, tuple[UUID])[0] if after is not None else None
-    part = Slice.of(await TeacherRepository(session, caller.owner).page(before, limit + 1), limit)
-    following = encode_cursor(part.rows[-1].id.hex) if part.has_more else None
-    return TeacherList(data=[TeacherView.of(row) for row in part.rows], has_more=part.has_more, next=following)
+    part = Slice.of(await TeacherRepository(session, caller.owner).page(cursor_id(after), limit + 1), limit)
+    return TeacherList(data=[TeacherView.of(row) for row in part.rows], has_more=part.has_more, next=part.cursor(by_id))
 
 
 @router.get("/{teacher_id}", responses=problems(NotFound))

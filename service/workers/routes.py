@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from service.auth import JobReader
 from service.http import StrictRoute
 from service.openapi import problems
-from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Name, Slice, decode_cursor, encode_cursor
+from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Name, Slice, decode_cursor
 from service.services import ServicesDep, SessionDep
 from service.workers.repository import WorkerRepository
 from service.workers.schemas import WorkerList
@@ -26,5 +26,4 @@ async def list_workers(
     """Who is there to run jobs."""
     behind = decode_cursor(after, tuple[Name])[0] if after is not None else None
     part = Slice.of(await WorkerRepository(session, parts.settings.lease_s).page(behind, limit + 1), limit)
-    following = encode_cursor(part.rows[-1].name) if part.has_more else None
-    return WorkerList(data=list(part.rows), has_more=part.has_more, next=following)
+    return WorkerList(data=list(part.rows), has_more=part.has_more, next=part.cursor(lambda row: (row.name,)))

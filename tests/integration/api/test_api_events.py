@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -12,10 +14,16 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from service.client.events import Frame, read_frames
+from service.db.engine import async_engine, async_session_factory, conninfo
 from service.db.models import JobState
+from service.events import stream as event_streams
+from service.events.listener import JobListener
 from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.events import EventType, append_event
+from service.services import Services
+from service.settings import Settings
+from service.store import open_store
 from tests.integration.api.rows import TINY, add_job
 
 STREAM = {"Accept": "text/event-stream"}
@@ -128,3 +136,24 @@ def test_a_live_stream_tells_what_comes_and_then_ends(api: TestClient, session: 
     assert not reader.is_alive()
     assert [int(frame.id) for frame in frames] == list(range(1, 24))
     assert frames[-1].type == "end"
+
+
+def test_a_silent_stream_shows_that_it_lives(
+    shared_settings: Settings, session: Session, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "_KEEP_ALIVE_S", 0.0)
+    job_id = add_job(session, owner, JobState.RUNNING)
+
+    async def first_frames() -> list[bytes]:
+        engine = async_engine(shared_settings.database_url, "test")
+        listener = JobListener(conninfo(shared_settings.database_url, "test"))
+        store = open_store(shared_settings.store_location)
+        parts = Services(shared_settings, async_session_factory(engine), store, listener)
+        async with aclosing(event_streams.event_stream(parts, owner, job_id, 0)) as frames:
+            found = [await anext(frames), await anext(frames)]
+        await engine.dispose()
+        return found
+
+    opening, comment = asyncio.run(first_frames())
+    assert opening.startswith(b"retry: ")
+    assert comment.startswith(b":")
