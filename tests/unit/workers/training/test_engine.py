@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from service.errors import LossDiverged
+from tests.unit.workers.training.toys import Interrupt, Watcher, masked_loop
+from workers.training.engine import TrainingLoop
+from workers.training.files import TensorFileError, read_tensors
+
+STEPS = 25
+
+
+def weights_of(loop: TrainingLoop[Any], path: Path) -> bytes:
+    """Everything that the rest of a run depends on, as bytes."""
+    loop.save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Mapping[int, Mapping[str, float]]]:
+    """Final weights and metrics of the run that nothing interrupted."""
+    loop, watcher = masked_loop(STEPS), Watcher()
+    loop.run(watcher)
+    return weights_of(loop, tmp_path_factory.mktemp("twin") / "final"), watcher.rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_run_killed_at_random_steps_gives_identical_weights_and_metrics(
+    seed: int, undisturbed: tuple[bytes, Mapping[int, Mapping[str, float]]], tmp_path: Path
+) -> None:
+    rng, saved, watcher = np.random.default_rng(seed), tmp_path / "state", Watcher()
+    stops = sorted(rng.choice(np.arange(1, STEPS), size=3, replace=False).tolist())
+    for stop in [*stops, None]:
+        loop = masked_loop(STEPS)  # as in a new process: nothing but the file is left of the earlier one
+        if saved.exists():
+            loop.restore(saved)
+        watcher.stop_at = stop
+        if stop is None:
+            loop.run(watcher)
+        else:
+            with pytest.raises(Interrupt):
+                loop.run(watcher)
+            loop.save(saved)
+    assert weights_of(loop, tmp_path / "final") == undisturbed[0]
+    assert watcher.rows == undisturbed[1]
+
+
+def test_saving_does_not_change_the_run(
+    undisturbed: tuple[bytes, Mapping[int, Mapping[str, float]]], tmp_path: Path
+) -> None:
+    class Saver(Watcher):
+        def after_step(self, loop: TrainingLoop[Any]) -> None:
+            if loop.step % 3 == 0:
+                loop.save(tmp_path / "state")
+
+    loop = masked_loop(STEPS)
+    loop.run(Saver())
+    assert weights_of(loop, tmp_path / "final") == undisturbed[0]
+
+
+def test_parameters_that_were_never_used_are_left_alone(tmp_path: Path) -> None:
+    loop = masked_loop(STEPS)
+    before = {name: tensor.clone() for name, tensor in loop._objective.named_parameters()}
+    with pytest.raises(Interrupt):
+        loop.run(Watcher(stop_at=1))
+    loop.save(tmp_path / "state")
+    tensors, _ = read_tensors(tmp_path / "state")
+    stepped = {name.split(":")[1].removesuffix(".step") for name in tensors if name.endswith(".step")}
+    unused = before.keys() - stepped
+    assert unused, "the first step of this seed uses a shallow network"
+    for name in unused:
+        assert torch.equal(tensors[f"weight:{name}"], before[name])
+
+
+def test_learning_rate_is_continuous_over_a_restart(tmp_path: Path) -> None:
+    whole, parts = Watcher(), Watcher(stop_at=10)
+    masked_loop(STEPS).run(whole)
+    first = masked_loop(STEPS)
+    with pytest.raises(Interrupt):
+        first.run(parts)
+    first.save(tmp_path / "state")
+    second = masked_loop(STEPS)
+    second.restore(tmp_path / "state")
+    parts.stop_at = None
+    second.run(parts)
+    assert [row["lr"] for row in parts.rows.values()] == [row["lr"] for row in whole.rows.values()]
+
+
+def test_loss_falls() -> None:
+    watcher = Watcher()
+    masked_loop(120).run(watcher)
+    losses = [row["loss"] for row in watcher.rows.values()]
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_divergence_names_the_step_and_the_last_finite_loss() -> None:
+    loop = masked_loop(STEPS, lr=1e30)
+    with pytest.raises(LossDiverged) as caught:
+        loop.run(Watcher())
+    extra = caught.value.extra
+    assert 1 <= extra["step"] < STEPS
+    assert np.isfinite(extra["last_finite_loss"])
+    assert f"in step {extra['step']} of {STEPS}" in caught.value.detail
+
+
+def test_broken_weights_are_never_saved(tmp_path: Path) -> None:
+    loop = masked_loop(STEPS)
+    with pytest.raises(Interrupt):
+        loop.run(Watcher(stop_at=2))
+    with torch.no_grad():
+        dict(loop._objective.named_parameters())["supernet.norm.weight"][0] = torch.nan
+    with pytest.raises(LossDiverged, match="weights are no finite numbers"):
+        loop.save(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    loop = masked_loop(STEPS)
+    with pytest.raises(Interrupt):
+        loop.run(Watcher(stop_at=1))
+    loop.save(tmp_path / "state")
+    with pytest.raises(TensorFileError, match=r"decoder\."):
+        masked_loop(STEPS, decoder=None).restore(tmp_path / "state")
