@@ -114,13 +114,16 @@ class Counting:
             case "start_child":
                 self.start_child()
                 self.spec["fault"] = None
+            case "leak_pipe":
+                self.start_child(pass_fds=[self.channel._stream.fileno()], start_new_session=True)
+                os._exit(9)
             case "leave_child":
                 self.start_child()
                 os._exit(9)
 
-    def start_child(self) -> None:
+    def start_child(self, **options: Any) -> None:
         """Like a loader process: knows nothing of any supervisor."""
-        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
         Path(self.spec["trace"]).write_text(str(loader.pid))
         self.spec["trace"] = None
 

@@ -9,15 +9,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from pydantic import ValidationError
+
 from workers.protocol import Lease, Start, Stop, StopReason, TrainerMessage, decode_from_trainer, encode
 
 # A trainer that reports faster than the database takes it waits in `send`, so memory stays bounded.
 _QUEUED_LINES = 256
+
+# What a dead trainer has written is read at once; this much later there is nothing more to come.
+_LAST_WORDS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Child:
         self._stopping = threading.Lock()
         self._stop_reason: StopReason | None = None
         self._gone = threading.Event()
+        self._gone_at = 0.0
         self._reaping = threading.Lock()
         self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUED_LINES)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -68,6 +75,8 @@ class Child:
         try:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
+            # A process that has left the group may hold the pipe open for ever.
+            self.drained = self._gone.is_set() and time.monotonic() > self._gone_at + _LAST_WORDS_S
             return None
         if line is None:
             self.drained = True
@@ -112,8 +121,9 @@ class Child:
         self.kill()
         self._gone.wait()
         self._outbox.put(None)
-        while not self.drained:
-            self.drained = self._lines.get() is None
+        while not self.drained:  # so that the reading thread never waits for room
+            with contextlib.suppress(ValidationError):
+                self.receive(_LAST_WORDS_S)
 
     def _read(self) -> None:
         with _pipe(self._process.stdout) as stdout:
@@ -135,6 +145,7 @@ class Child:
         self._signal(signal.SIGKILL)
         with self._reaping:
             self._process.wait()
+        self._gone_at = time.monotonic()
         self._gone.set()
 
     def _signal(self, signum: signal.Signals) -> None:

@@ -14,10 +14,15 @@ from workers.child import TrainerCommand
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """Attributes:
+    """Settings, connections and wishes that all slots of a worker process share.
 
-    name: of this worker process, unique among all that share the database.
-    draining: set once the process has been asked to end; running jobs are then handed back.
+    Attributes:
+        settings: of the process.
+        sessions: makes sessions for any thread.
+        store: where promoted files go.
+        name: of this worker process, unique among all that share the database.
+        command: the program that trains.
+        draining: set once the process has been asked to end; running jobs are then handed back.
     """
 
     settings: Settings

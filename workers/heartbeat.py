@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -79,7 +79,7 @@ class Presence:
             self._changed.wait(self._heartbeat_s)
         self._attempt(self._remove)
 
-    def _attempt(self, change: Any) -> None:
+    def _attempt(self, change: Callable[[Session], None]) -> None:
         try:
             with self._sessions.begin() as session:
                 change(session)

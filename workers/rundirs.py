@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class RunDirs:
         """Remove the folder of an attempt that has ended."""
         job_dir = self.runs / format_id(IdKind.JOB, job_id)
         shutil.rmtree(job_dir / str(fence), ignore_errors=True)
-        if job_dir.is_dir() and not any(job_dir.iterdir()):
+        with contextlib.suppress(OSError):  # it is gone, or another attempt has begun in it
             job_dir.rmdir()
 
     def log_path(self, job_id: UUID, fence: int) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -205,6 +207,14 @@ def test_a_trainer_that_breaks_the_protocol_is_ended(bench: Callable[..., Bench]
     run = bench(fault="garbage", fault_attempts=1)
     assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.QUEUED)
     assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
+
+
+def test_a_process_that_escaped_with_the_pipe_does_not_hold_the_job(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    run = bench(fault="leak_pipe", fault_at=0, trace=str(tmp_path / "pid"))
+    assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.QUEUED)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_processes_that_a_trainer_leaves_behind_are_killed(bench: Callable[..., Bench], tmp_path: Path) -> None:
