@@ -125,7 +125,7 @@ class DataFolder:
             if not _try_lock(fd):
                 holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise FolderInUse(
-                    f"data folder {self.path} is in use by the launcher with pid {holder}; "
+                    f"data folder {self._wanted.absolute()} is in use by the launcher with pid {holder}; "
                     "stop that one, or choose another folder with --data"
                 )
             os.ftruncate(fd, 0)
@@ -144,8 +144,8 @@ class DataFolder:
                         os.kill(pid, signal.SIGKILL)
                 if not _lock_within(fd, _KILL_PATIENCE_S):
                     raise FolderInUse(
-                        f"processes of an earlier launcher still work in data folder {self.path} and cannot be ended "
-                        f"(pids {processes_of(self.path) or 'unknown'}); end them, then start again"
+                        f"processes of an earlier launcher still work in data folder {self._wanted.absolute()} and "
+                        f"cannot be ended (pids {processes_of(self.path) or 'unknown'}); end them, then start again"
                     )
             yield fd
 
