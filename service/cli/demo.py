@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.console import Console
 from service.cli import output
 from service.cli.connection import read_settings
 from service.cli.failures import Exit, UsageProblem, problem_lines
-from service.cli.jobs import fetch_winner, find_winner
+from service.cli.jobs import fetch_winner, find_winner, print_result
 from service.cli.proof import Proof, ProofFailed, prove
 from service.cli.specfile import read_spec
 from service.cli.stack import stop_on_signals
@@ -92,7 +92,7 @@ def _run(folder: Path, out: Path, console: Console) -> list[Check]:
         job = follow(client, job.id, console)
         if job.status != "succeeded":
             return [_failed(job)]
-        console.print(output.candidates_table(client.pareto(job.id), title="Pareto front"))
+        print_result(client, job)
         winner = find_winner(client, job)
         paths = fetch_winner(client, job, out)
     for path in paths:
@@ -113,7 +113,7 @@ def _checks(job: Job, winner: Candidate, out: Path) -> list[Check]:
     print(f"{out}/model.py, run by a Python that cannot import this project, on the first {len(proof.labels)} digits:")
     print(f"  digits      {' '.join(map(str, proof.labels))}")
     print(f"  predictions {' '.join(map(str, proof.predictions))}")
-    return [*_size_checks(job, winner, proof), *_quality_checks(job, winner, proof)]
+    return [*_size_checks(job, winner, proof), *_quality_checks(job, proof)]
 
 
 def _size_checks(job: Job, winner: Candidate, proof: Proof) -> Iterator[Check]:
@@ -128,11 +128,18 @@ def _size_checks(job: Job, winner: Candidate, proof: Proof) -> Iterator[Check]:
             yield Check(proof.parameters <= most, f"the limit was {most:,} parameters")
 
 
-def _quality_checks(job: Job, winner: Candidate, proof: Proof) -> Iterator[Check]:
-    holdout = (winner.accuracy or {}).get("holdout")
+def _quality_checks(job: Job, proof: Proof) -> Iterator[Check]:
+    result: dict[str, Any] = job.result or {}
+    parity, holdout = result["parity"], result["holdout"]
     yield Check(
-        holdout is not None and holdout >= MIN_HOLDOUT_ACCURACY,
-        f"accuracy {output.percent(holdout)} on the untouched holdout, at least {MIN_HOLDOUT_ACCURACY:.0%} is promised",
+        parity["max_scaled_diff"] <= parity["tolerance"],
+        f"exported and trained network differ by at most {parity['max_abs_diff']:.2g} in any output, "
+        f"on {parity['images']} images (tolerance {parity['tolerance']:.0e} of max(1, |output|))",
+    )
+    yield Check(
+        holdout["accuracy"] >= MIN_HOLDOUT_ACCURACY,
+        f"{holdout['correct']} of {holdout['images']} images of the untouched holdout are read correctly: "
+        f"{holdout['accuracy']:.2%}, {holdout['level']:.0%} interval {holdout['low']:.1%} to {holdout['high']:.1%}",
     )
     yield Check(
         proof.right >= MIN_HOLDOUT_ACCURACY * proof.images,

@@ -140,11 +140,25 @@ def print_job(client: Client, job: Job) -> None:
         print(f"  warning: {warning.detail}")
     if job.error is not None:
         print("\n".join(problem_lines(job.error)))
-    if job.status != "succeeded":
-        return
-    if job.kind == "search":
-        output.make_console().print(output.candidates_table(client.pareto(job.id), title="Pareto front"))
+    if job.status == "succeeded" and job.kind == "search":
+        print_result(client, job)
         print(f"next: `vitailor download {job.id}` fetches the winner")
+
+
+def print_result(client: Client, job: Job) -> None:
+    """Write what a search has found and what is to be thought of it."""
+    result = job.result or {}
+    output.make_console().print(output.candidates_table(client.pareto(job.id), title="Pareto front"))
+    winner = find_winner(client, job)
+    accuracy = winner.accuracy or {}
+    print(
+        f"winner: {winner.id}, {winner.costs['params_m']:.4f} M parameters, {winner.costs['gmacs']:.5f} GMACs, "
+        f"accuracy {output.percent(accuracy.get('val'))} on validation, "
+        f"{output.percent(accuracy.get('holdout'))} on the untouched holdout"
+    )
+    for part in ("baseline", "rank_correlation"):
+        if result.get(part):
+            print(f"  {result[part]['sentence']}")
 
 
 def find_winner(client: Client, job: Job) -> Candidate:
@@ -153,13 +167,13 @@ def find_winner(client: Client, job: Job) -> Candidate:
     Raises:
         UsageProblem: when the job has none.
     """
-    for candidate in client.candidates(job.id):
-        if candidate.rank == 0:
-            return candidate
-    raise UsageProblem(
-        f"job {job.id} is {job.status} and has no network to download",
-        next_step=f"`vitailor job {job.id} --wait` waits for its end",
-    )
+    winner = client.winner(job.id)
+    if winner is None:
+        raise UsageProblem(
+            f"job {job.id} is {job.status} and has no network to download",
+            next_step=f"`vitailor job {job.id} --wait` waits for its end",
+        )
+    return winner
 
 
 def fetch_winner(client: Client, job: Job, folder: Path) -> list[Path]:

@@ -79,9 +79,17 @@ class Client:
         """Events as they come, each exactly once, until the job has ended."""
         return events.follow(self._transport, job_id, after)
 
-    def candidates(self, job_id: str, *, limit: int | None = None) -> list[Candidate]:
-        """The scored architectures of a search in the order of their evaluation; all of them by default."""
-        return self._list(f"/jobs/{job_id}/candidates", Candidate, limit)
+    def candidates(
+        self, job_id: str, *, sort: Literal["n", "score"] = "n", limit: int | None = None
+    ) -> list[Candidate]:
+        """The scored architectures of a search, as they were evaluated or the best first; all of them by default."""
+        return self._list(f"/jobs/{job_id}/candidates", Candidate, limit, sort=sort)
+
+    def winner(self, job_id: str) -> Candidate | None:
+        """The network that won, None when there is none (yet)."""
+        # Only the best-scored candidates are retrained, so the winner is among the first.
+        best = self.candidates(job_id, sort="score", limit=_PAGE)
+        return next((candidate for candidate in best if candidate.rank == 0), None)
 
     def pareto(self, job_id: str) -> list[Candidate]:
         """The candidates that no other one beats in every objective."""
