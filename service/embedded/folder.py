@@ -113,9 +113,8 @@ class DataFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._account.is_ours:  # may pass through; what lies inside has modes of its own
             self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
-        if (
-            blocker := blocking_folder(self.path, self._account)
-        ) is not None:  # a parent just made under a strict umask
+        blocker = blocking_folder(self.path, self._account)
+        if blocker is not None:  # a parent folder, just made under a strict umask
             raise _unreachable(self._wanted, blocker, self._account)
         self.logs.mkdir(mode=0o700, exist_ok=True)
 
@@ -220,7 +219,8 @@ def _reachable(wanted: Path, account: Account) -> Path:
         return real
     if real.exists():
         raise _unreachable(wanted, blocker, account)
-    STATE_FOLDER.mkdir(mode=0o711, parents=True, exist_ok=True)
+    STATE_FOLDER.mkdir(parents=True, exist_ok=True)
+    STATE_FOLDER.chmod(0o711)  # whatever the umask
     made = Path(tempfile.mkdtemp(prefix=f"{real.name}-", dir=STATE_FOLDER))
     real.parent.mkdir(parents=True, exist_ok=True)
     real.symlink_to(made)

@@ -271,6 +271,8 @@ def test_new_folder_below_a_closed_one_is_made_elsewhere_and_linked(
     monkeypatch.setattr(folder_module, "STATE_FOLDER", short / "state")
     closed = short / "closed"
     closed.mkdir(mode=0o700)
+    previous = os.umask(0o077)  # as a careful root has it
+    request.addfinalizer(lambda: os.umask(previous))
     for _ in range(2):
         with _embedded(closed / "data") as stack:
             assert get(stack.url)
