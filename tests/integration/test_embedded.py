@@ -264,15 +264,21 @@ def test_unknown_service_user_is_refused(data: Path) -> None:
         _embedded(data, service_user="no-such-user")
 
 
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    previous = os.umask(0o077)
+    yield
+    os.umask(previous)
+
+
 @as_root
+@pytest.mark.usefixtures("strict_umask")
 def test_new_folder_below_a_closed_one_is_made_elsewhere_and_linked(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "STATE_FOLDER", short / "state")
     closed = short / "closed"
     closed.mkdir(mode=0o700)
-    previous = os.umask(0o077)  # as a careful root has it
-    request.addfinalizer(lambda: os.umask(previous))
     for _ in range(2):
         with _embedded(closed / "data") as stack:
             assert get(stack.url)
