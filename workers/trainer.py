@@ -104,7 +104,8 @@ def _guard(lease_s: float, channel: Channel) -> DeadMan:
     )
 
 
-def _run_stages(start: Start, channel: Channel) -> Result:
+def run_stages(start: Start, channel: Channel) -> Result:
+    """The job of a trainer: the stages of the order's kind of job."""
     # Imported here: loading torch takes seconds, in which the trainer must already obey and watch its lease.
     import torch
 
@@ -117,4 +118,4 @@ def _run_stages(start: Start, channel: Channel) -> Result:
 
 
 if __name__ == "__main__":
-    serve(_run_stages)
+    serve(run_stages)

@@ -42,6 +42,7 @@ class Context:
         compute: device and precision.
         outputs: JSON results of finished stages by name.
         timings: seconds spent in each stage, over all attempts.
+        stage: name of the current one.
         state: where the current stage goes on from, empty at its beginning.
         estimator: of the time left, once the work is known.
         budget_reached: True once the job's time was up; nothing long may be begun any more.
@@ -63,7 +64,7 @@ class Context:
         for name in start.resume.files if start.resume else ():
             self._files[name] = describe_file(self.run_dir / name)
         self._resources: list[Resource] = []
-        self._stage = ""
+        self.stage = ""
         self._entered_at = self._progress_due_at = 0.0
         self._checkpoint_due_at = time.monotonic() + start.checkpoint_s
 
@@ -71,7 +72,7 @@ class Context:
 
     def enter(self, stage: str) -> None:
         """Begin a stage, or go on with it where a checkpoint left it."""
-        self._stage = stage
+        self.stage = stage
         self.state = dict(self._saved_state) if stage == self._saved_stage else {}
         self._entered_at = time.monotonic()
         self._progress_due_at = 0.0
@@ -79,7 +80,7 @@ class Context:
 
     def complete(self, outputs: Json) -> None:
         """End the stage: its outputs, files and resources count from the checkpoint that this sends."""
-        self.outputs[self._stage] = outputs
+        self.outputs[self.stage] = outputs
         self.checkpoint({})
         self._progress_due_at = 0.0
         self.progress(1.0)
@@ -141,11 +142,11 @@ class Context:
     def checkpoint(self, state: Json) -> None:
         """Send everything that the job would go on from; ``state`` is that of this stage."""
         now = time.monotonic()
-        spent = self.timings.get(self._stage, 0.0) + now - self._entered_at
-        self.timings[self._stage], self._entered_at = spent, now
+        spent = self.timings.get(self.stage, 0.0) + now - self._entered_at
+        self.timings[self.stage], self._entered_at = spent, now
         message = CheckpointMessage(
-            stage=self._stage,
-            state={"stage": self._stage, "outputs": self.outputs, "state": state, "timings": self.timings},
+            stage=self.stage,
+            state={"stage": self.stage, "outputs": self.outputs, "state": state, "timings": self.timings},
             files=[self.reference(name, written) for name, written in sorted(self._files.items())],
             resources=self._resources,
         )
@@ -170,12 +171,12 @@ class Context:
         if now < self._progress_due_at:
             return
         self._progress_due_at = now + MIN_PROGRESS_INTERVAL_S
-        eta_s = self.estimator.seconds_left(self._stage, fraction) if self.estimator else None
-        self.send(Progress(stage=self._stage, fraction=fraction, eta_seconds=eta_s, detail=detail))
+        eta_s = self.estimator.seconds_left(self.stage, fraction) if self.estimator else None
+        self.send(Progress(stage=self.stage, fraction=fraction, eta_seconds=eta_s, detail=detail))
 
     def metric(self, step: int, values: dict[str, float]) -> None:
         """Report numbers at a step of the stage."""
-        self.send(Metric(stage=self._stage, step=step, values=values))
+        self.send(Metric(stage=self.stage, step=step, values=values))
 
     def warn(self, code: str, detail: str) -> None:
         """Tell the user something that does not stop the job."""

@@ -1,0 +1,150 @@
+"""A search is killed in each of its stages and must end as its undisturbed twin did, to the bit."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from service.client import Client
+from service.db.engine import session_factory, sync_engine
+from service.db.models import Artifact, Attempt, Candidate
+from service.embedded import Embedded
+from service.embedded.applications import application_children
+from service.embedded.children import ChildSpec
+from service.ids import IdKind, parse_id
+from service.settings import Settings
+from tests.faults.appointments import FOLDER
+from tests.stage_runs import TINY, merged
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
+
+STAGES = ("data", "teacher", "supernet", "search", "retrain", "export", "report")
+
+# Long enough for checkpoints inside the stages, which come every 0.2 seconds here.
+SEARCH = merged(TINY, {"teacher": {"pretrain": {"epochs": 4}}, "supernet": {"epochs": 4}, "retrain": {"epochs": 3}})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What may not depend on what happened on the way."""
+
+    genotype: list[float]
+    holdout: Any
+    candidates: list[tuple[int, list[float], float | None]]
+    digests: dict[tuple[str, int | None], str]
+
+
+class Service:
+    def __init__(self, stack: Embedded, appointments: Path) -> None:
+        self.stack = stack
+        self.appointments = appointments
+        self._client = Client(stack.url, stack.api_key)
+        self._sessions = session_factory(sync_engine(stack.settings.database_url, "test"))
+
+    def search(self) -> str:
+        return self._client.search(SEARCH).id
+
+    def finish(self, job_id: str) -> Outcome:
+        def done() -> bool:
+            try:
+                return self._client.job(job_id).done
+            except DBAPIError:
+                return False
+
+        wait_until(done, f"{job_id} ends", limit_s=400, poll_s=0.2)
+        job = self._client.job(job_id)
+        assert job.status == "succeeded", job.error
+        assert job.result is not None
+        key = parse_id(IdKind.JOB, job_id)
+        with self._sessions() as session:
+            rows = session.scalars(select(Candidate).where(Candidate.job_id == key).order_by(Candidate.n)).all()
+            files = session.scalars(select(Artifact).where(Artifact.job_id == key)).all()
+            return Outcome(
+                genotype=job.result["best"]["genotype"],
+                holdout=job.result["holdout"],
+                candidates=[(row.n, row.genotype, row.score) for row in rows],
+                # Descriptions name their job, which is another one.
+                digests={(f.name, f.candidate_n): f.sha256 for f in files if f.name.endswith(".safetensors")},
+            )
+
+    def outcomes(self, job_id: str) -> list[str | None]:
+        with self._sessions() as session:
+            key = parse_id(IdKind.JOB, job_id)
+            return list(session.scalars(select(Attempt.outcome).where(Attempt.job_id == key).order_by(Attempt.fence)))
+
+
+def _deadly(settings: Settings, listener: socket.socket, appointments: Path) -> Sequence[ChildSpec]:
+    return [
+        replace(
+            child,
+            argv=(sys.executable, "-m", "tests.faults.deadly_worker"),
+            env={**child.env, FOLDER: str(appointments)},
+        )
+        if child.name == "worker"
+        else child
+        for child in application_children(settings, listener)
+    ]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with tempfile.TemporaryDirectory(prefix="vitailor-test-") as folder:
+        Path(folder).chmod(0o711)  # as root, the servers run under another account
+        settings = Settings(
+            _env_file=None,
+            data_dir=Path(folder) / "data",
+            port=0,
+            trainer_threads=1,
+            lease_s=10,
+            heartbeat_s=0.5,
+            retry_backoff_s=0.1,
+            republish_s=1,
+            relay_interval_s=0.2,
+            checkpoint_s=0.2,
+        )
+        appointments = Path(folder) / "appointments"
+        appointments.mkdir()
+        applications = lambda settings, listener: _deadly(settings, listener, appointments)  # noqa: E731
+        with Embedded(settings, applications=applications, durable=False) as stack:
+            yield Service(stack, appointments)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(service: Service) -> Outcome:
+    job_id = service.search()
+    outcome = service.finish(job_id)
+    assert service.outcomes(job_id) == ["succeeded"]
+    assert outcome.digests
+    return outcome
+
+
+def test_the_same_search_twice_gives_the_same_candidates_and_weights(service: Service, undisturbed: Outcome) -> None:
+    assert service.finish(service.search()) == undisturbed
+
+
+@pytest.mark.parametrize(("victim", "outcome"), [("trainer", "failed"), ("worker", "lost")])
+def test_killed_once_in_each_stage(service: Service, undisturbed: Outcome, victim: str, outcome: str) -> None:
+    for stage in STAGES:
+        (service.appointments / stage).write_text(victim)
+    job_id = service.search()
+    assert service.finish(job_id) == undisturbed
+    assert list(service.appointments.iterdir()) == []
+    assert service.outcomes(job_id) == [outcome] * len(STAGES) + ["succeeded"]
+
+
+def test_killed_database_changes_nothing(service: Service, undisturbed: Outcome) -> None:
+    (service.appointments / "supernet").write_text(str(service.stack.pids()["postgres"]))
+    job_id = service.search()
+    assert service.finish(job_id) == undisturbed
+    assert list(service.appointments.iterdir()) == []
+    assert service.outcomes(job_id) == ["succeeded"]
