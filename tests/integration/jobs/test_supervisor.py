@@ -2,114 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, text
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import func, select, text
 
-from service.db.engine import session_factory, sync_engine
 from service.db.models import Artifact, Attempt, Candidate, Checkpoint, Job, JobEvent, JobState, Teacher
-from service.embedded.servers import Servers
-from service.errors import StorageFull, Unavailable
 from service.jobs import transitions
 from service.jobs.events import EventType
 from service.jobs.states import AttemptOutcome
 from service.jobs.values import Finished, Lost
-from service.settings import Settings
-from service.store import ArtifactStore, Stored, open_store
-from tests.jobs import TRAINER, counting_job
-from tests.servers import fresh_database
+from tests.integration.jobs.bench import Bench
 from tests.waiting import is_alive, wait_until
-from workers.context import WorkerContext
 from workers.rundirs import RunDirs
 from workers.supervisor import supervise
-
-
-@pytest.fixture(scope="module")
-def shared_engine(servers: Servers) -> Iterator[Engine]:
-    with fresh_database(servers) as url:
-        engine = sync_engine(url, "test")
-        yield engine
-        engine.dispose()
-
-
-@pytest.fixture
-def sessions(shared_engine: Engine) -> sessionmaker[Session]:
-    with shared_engine.begin() as connection:
-        connection.execute(text("TRUNCATE job, dataset CASCADE"))
-    return session_factory(shared_engine)
-
-
-@pytest.fixture
-def context(tmp_path: Path, sessions: sessionmaker[Session]) -> WorkerContext:
-    settings = Settings(
-        _env_file=None,
-        data_dir=tmp_path,
-        lease_s=6.0,
-        heartbeat_s=0.3,
-        desired_poll_s=0.05,
-        stop_grace_s=0.4,
-        retry_backoff_s=0.01,
-    )
-    return WorkerContext(settings, sessions, open_store(settings.store_location), "test", TRAINER)
-
-
-class Bench:
-    """Runs attempts of one job."""
-
-    def __init__(self, context: WorkerContext, job: Job) -> None:
-        self.context = context
-        self.job_id = job.id
-
-    def attempt(self) -> Finished | Lost:
-        with self.context.sessions.begin() as session:
-            session.execute(text("UPDATE job SET not_before = NULL"))
-            claim = transitions.claim_next(session, ["cpu"], "test", self.context.settings.lease_s)
-        assert claim is not None
-        return supervise(self.context, claim)
-
-    def act(self, action: Callable[..., Any]) -> None:
-        with self.context.sessions.begin() as session:
-            action(session, self.job_id)
-
-    @property
-    def job(self) -> Job:
-        with self.context.sessions() as session:
-            return session.get_one(Job, self.job_id)
-
-    def rows(self, table: Any) -> list[Any]:
-        with self.context.sessions() as session:
-            key = table.__table__.primary_key.columns
-            return list(session.scalars(select(table).where(table.job_id == self.job_id).order_by(*key)))
-
-    def events(self, *types: EventType) -> list[JobEvent]:
-        return [event for event in self.rows(JobEvent) if event.type in types]
-
-    def reached(self, step: int) -> bool:
-        return (self.job.progress.get("fraction") or 0) * 10 >= step - 0.5
-
-
-@pytest.fixture
-def bench(context: WorkerContext) -> Callable[..., Bench]:
-    def make(**spec: Any) -> Bench:
-        with context.sessions.begin() as session:
-            return Bench(context, transitions.enqueue(session, counting_job(**spec)))
-
-    return make
-
-
-@pytest.fixture
-def background() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    with ThreadPoolExecutor(4) as pool:
-        yield pool.submit
 
 
 def test_normal_run_records_everything(bench: Callable[..., Bench]) -> None:
@@ -334,128 +245,3 @@ def test_a_lost_fence_kills_the_trainer_and_writes_nothing(
     assert (job.state, job.fence) == (JobState.QUEUED, reaped.fence + 1)
     assert [row.outcome for row in run.rows(Attempt)] == [AttemptOutcome.LOST]
     assert max(row.state["step"] for row in run.rows(Checkpoint)) == 4
-
-
-# --- the store ---
-
-
-class Faulty(ArtifactStore):
-    """A real store that refuses when told to."""
-
-    def __init__(self, store: ArtifactStore) -> None:
-        self._store = store
-        self.calls = 0
-        self.refusals = 0  # of the next calls
-        self.full_after: float = math.inf  # calls
-
-    def put_file(self, path: Path) -> Stored:
-        self.calls += 1
-        if self.calls <= self.refusals:
-            raise Unavailable("the store does not answer")
-        if self.calls > self.full_after:
-            raise StorageFull("no room left")
-        return self._store.put_file(path)
-
-    def open_range(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        return self._store.open_range(*args, **kwargs)
-
-    def exists(self, sha256: str) -> bool:
-        return self._store.exists(sha256)
-
-    def delete(self, sha256: str) -> None:
-        self._store.delete(sha256)
-
-
-@pytest.fixture
-def store(context: WorkerContext) -> Faulty:
-    return Faulty(context.store)
-
-
-@pytest.fixture
-def faulty(bench: Callable[..., Bench], context: WorkerContext, store: Faulty) -> Callable[..., Bench]:
-    def make(**spec: Any) -> Bench:
-        run = bench(**spec)
-        run.context = replace(context, store=store)
-        return run
-
-    return make
-
-
-def test_a_full_store_ends_the_job_resumably(faulty: Callable[..., Bench], store: Faulty) -> None:
-    run = faulty()
-    store.full_after = 0
-    assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.FAILED)
-    assert run.job.error is not None
-    assert run.job.error["code"] == "storage_full"
-    store.full_after = math.inf
-    run.act(transitions.retry)
-    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
-
-
-def test_a_full_store_at_the_end_keeps_the_checkpoint(faulty: Callable[..., Bench], store: Faulty) -> None:
-    run = faulty(checkpoint_every=4)
-    store.full_after = 2
-    assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.FAILED)
-    assert [row.state for row in run.rows(Checkpoint)] == [{"step": 4}, {"step": 8}]
-    assert run.rows(Artifact) == []
-
-
-def test_a_store_that_comes_back_in_time_costs_nothing(faulty: Callable[..., Bench], store: Faulty) -> None:
-    run = faulty(checkpoint_every=100)
-    store.refusals = 3
-    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
-    assert store.calls == 4
-
-
-def test_a_checkpoint_that_cannot_be_stored_now_does_not_stop_the_job(
-    faulty: Callable[..., Bench], store: Faulty
-) -> None:
-    run = faulty(checkpoint_every=4)
-    store.refusals = 1
-    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
-    assert [row.state for row in run.rows(Checkpoint)] == [{"step": 8}]
-
-
-def test_of_replaced_checkpoints_the_last_is_promoted(bench: Callable[..., Bench]) -> None:
-    run = bench(replace_files=True, steps=40, checkpoint_every=1)
-    run.attempt()
-    newest = run.rows(Checkpoint)[-1]
-    assert newest.state == {"step": 40}
-    assert b"".join(run.context.store.open_range(newest.files["count.bin"])) == b"40"
-
-
-@pytest.mark.parametrize("damage", ["corrupt", "missing"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    bench: Callable[..., Bench], tmp_path: Path, damage: str
-) -> None:
-    trace = tmp_path / "trace"
-    run = bench(fault="crash", fault_at=9, fault_attempts=1, trace=str(trace))
-    run.attempt()
-    spoil(run, run.rows(Checkpoint)[-1], damage)
-    run.attempt()
-    assert run.job.state == JobState.SUCCEEDED
-    assert trace.read_text().split("\n")[9:] == [*(f"2 {n}" for n in range(4, 10)), ""]
-    [warning] = run.events(EventType.WARNING)
-    assert warning.payload["code"] == "checkpoint_unusable"
-    assert run.job.warnings == [warning.payload]
-    newest = run.rows(Checkpoint)[-1]
-    assert b"".join(run.context.store.open_range(newest.files["count.bin"])) == b"8"
-
-
-def test_without_any_sound_checkpoint_it_starts_over(bench: Callable[..., Bench]) -> None:
-    run = bench(fault="crash", fault_at=9, fault_attempts=1)
-    run.attempt()
-    for checkpoint in run.rows(Checkpoint):
-        spoil(run, checkpoint, "missing")
-    run.attempt()
-    assert run.job.state == JobState.SUCCEEDED
-    assert run.rows(Attempt)[1].info["resumed_from"] is None
-
-
-def spoil(run: Bench, checkpoint: Checkpoint, damage: str) -> None:
-    sha256 = checkpoint.files["count.bin"]
-    if damage == "missing":
-        run.context.store.delete(sha256)
-        return
-    [blob] = [path for path in run.context.settings.data_dir.rglob(sha256[2:]) if path.is_file()]
-    blob.write_bytes(b"?")

@@ -153,7 +153,7 @@ def test_no_order_of_events_breaks_a_job(engine: Engine) -> None:
     run_state_machine_as_test(
         JobMachine,
         settings=settings(
-            max_examples=25,
+            max_examples=15,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,
