@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
-from pydantic import ValidationError
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
@@ -156,11 +155,7 @@ class Supervisor:
     def _pump(self, child: Child) -> None:
         """Take what the trainer says until it ends."""
         while not child.drained and not self._keeper.lost:
-            try:
-                message = child.receive(self._recorder.wait_s)
-            except ValidationError:
-                log.exception("protocol_broken")
-                raise
+            message = child.receive(self._recorder.wait_s)
             if message is not None:
                 self._take(message)
             self._recorder.flush_if_due()
