@@ -26,7 +26,7 @@ TINY: Mapping[str, Any] = {
             "architecture": {"embed_dim": 32, "depth": 1, "num_heads": 2, "head_dim": 16, "mlp_ratio": 2.0},
             "decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2},
             "epochs": 1,
-            "batch_size": 64,
+            "batch_size": 128,
         }
     },
     "space": {
@@ -34,9 +34,9 @@ TINY: Mapping[str, Any] = {
         "overrides": {"embed_dim": [16, 32], "depth": [1, 2], "num_heads": [1, 2], "mlp_ratio": [1.0, 2.0]},
     },
     "constraints": [{"metric": "params_m", "max": 0.015}],
-    "supernet": {"decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": 64},
+    "supernet": {"decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": 128},
     "search": {"population": 6, "generations": 2, "parents": 3, "evaluation": {"images": 64}},
-    "retrain": {"epochs": 1, "batch_size": 64, "top_k": 2},
+    "retrain": {"epochs": 1, "batch_size": 128, "top_k": 2},
     "seed": 0,
 }
 """A search that is complete and over in seconds; what it finds is of no use."""
@@ -88,12 +88,15 @@ def search_start(
     )
 
 
-def resumed(start: Start, checkpoint: CheckpointMessage, folder: Path) -> Start:
-    """The order of the next attempt: its folder holds the files of the checkpoint and nothing else."""
+def resumed(start: Start, checkpoint: CheckpointMessage | None, folder: Path) -> Start:
+    """The order of the next attempt: its folder holds the files of the checkpoint, if any, and nothing else."""
     fence = start.fence + 1
     run_dir = folder / "runs" / str(fence)
     run_dir.mkdir(parents=True)
-    for ref in checkpoint.files:
-        shutil.copyfile(Path(start.run_dir) / ref.path, run_dir / ref.name)
-    resume = Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(ref.name for ref in checkpoint.files))
+    resume = None
+    if checkpoint is not None:
+        for ref in checkpoint.files:
+            shutil.copyfile(Path(start.run_dir) / ref.path, run_dir / ref.name)
+        names = sorted(ref.name for ref in checkpoint.files)
+        resume = Resume(stage=checkpoint.stage, state=checkpoint.state, files=names)
     return start.model_copy(update={"fence": fence, "run_dir": str(run_dir), "resume": resume})

@@ -57,7 +57,7 @@ class SearchContext(Context):
             channels=self.space.in_chans,
             val_fraction=self.spec.dataset.val_fraction,
             holdout_fraction=self.spec.dataset.holdout_fraction,
-            use_labels=self.spec.dataset.labels == "auto",
+            use_labels=self.spec.dataset.labels == "auto" and self.start.dataset["labelled"],
             threads=self.start.threads,
         )
         return open_dataset(request, Path(self.start.cache_dir) / "pixels", poll=self.poll)

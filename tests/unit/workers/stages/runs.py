@@ -1,0 +1,81 @@
+"""Runs of the tiny search, with a channel that asks it to stop at a chosen moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.channels import RecordingChannel
+from tests.stage_runs import TINY, resumed, search_start
+from workers.channel import StopRequested
+from workers.protocol import CandidateRow, Candidates, CheckpointMessage, Progress, Start, StopReason, TrainerMessage
+from workers.stages.run import run_job
+
+
+@dataclass(frozen=True, slots=True)
+class StopAt:
+    """When to ask for a stop: at the first progress of a stage that is at least this far."""
+
+    stage: str
+    fraction: float = 0.0
+    reason: StopReason = "pause"
+
+
+class StoppingChannel(RecordingChannel):
+    """Asks for a stop at a moment of the run itself, so that no clock takes part."""
+
+    def __init__(self, stop_at: StopAt | None) -> None:
+        super().__init__()
+        self._stop_at = stop_at
+
+    def send(self, message: TrainerMessage) -> None:
+        """Look for the moment."""
+        super().send(message)
+        stop_at = self._stop_at
+        if stop_at is None or not isinstance(message, Progress):
+            return
+        if message.stage == stop_at.stage and message.fraction >= stop_at.fraction:
+            self.request_stop(stop_at.reason)
+
+    @property
+    def last_checkpoint(self) -> CheckpointMessage:
+        """What the supervisor would have promoted last."""
+        return self.of_type(CheckpointMessage)[-1]
+
+
+def run_until(start: Start, stop_at: StopAt) -> StoppingChannel:
+    """Run a job that is stopped on the way."""
+    channel = StoppingChannel(stop_at)
+    with pytest.raises(StopRequested):
+        run_job(start, channel)
+    return channel
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search has computed up to its export, as far as it must not depend on interruptions."""
+
+    outputs: Mapping[str, Any]
+    digests: Mapping[str, str]
+    rows: Mapping[int, CandidateRow]
+
+
+def search_to_export(
+    folder: Path, *stops: StopAt, checkpoint_s: float = 1e9, changes: Mapping[str, Any] | None = None
+) -> Found:
+    """Run the tiny search up to its export, in as many attempts as there are stops and one more."""
+    start = search_start({**TINY, **(changes or {})}, folder, checkpoint_s=checkpoint_s)
+    rows: dict[int, CandidateRow] = {}
+    for stop in [*stops, StopAt("export")]:
+        channel = run_until(start, stop)
+        for batch in channel.of_type(Candidates):
+            for row in batch.rows:
+                assert rows.setdefault(row.n, row) == row, "a candidate that is sent again is the same"
+        checkpoints = channel.of_type(CheckpointMessage)
+        start = resumed(start, checkpoints[-1] if checkpoints else None, folder)
+    last = channel.last_checkpoint
+    return Found(last.state["outputs"], {ref.name: ref.sha256 for ref in last.files}, rows)
