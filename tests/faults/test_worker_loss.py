@@ -67,6 +67,7 @@ def test_killed_worker_takes_its_trainer_along_and_the_job_goes_on_elsewhere(
     first = stack.start_worker()
     job_id = stack.enqueue(**holding(trace, gate))
     stack.wait_for_checkpoint(job_id)
+    wait_until(lambda: "rss_bytes" in stack.attempts(job_id)[0].info, "a heartbeat tells of the trainer's memory")
     trainer = trainer_pid(first)
     first.kill()
     wait_until(lambda: not is_alive(trainer), "the trainer has ended itself")
