@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.engine import ApplicationName, session_factory, sync_engine
 from service.db.models import Job, JobState, Worker
+from service.ids import IdKind, format_id
 from service.jobs.doorbell import celery_app, ring
 from service.jobs.transitions import reap_expired
 from service.logs import configure_logging
@@ -76,7 +77,7 @@ class Relay:
         with self._sessions.begin() as session:
             reaped = reap_expired(session, self._settings.retry_backoff_s)
         for job in reaped:
-            log.warning("lease_expired", job=str(job.job_id), fence=job.fence, state=job.state)
+            log.warning("lease_expired", job=format_id(IdKind.JOB, job.job_id), fence=job.fence, state=job.state)
         with self._sessions.begin() as session:
             forgotten = self._forget_silent_workers(session)
         # Marked before it is sent: no row stays locked while a slow broker is spoken to, and a crash in between only
