@@ -50,7 +50,7 @@ class View:
     def summary(self) -> str:
         """Status, time left and best network, in one line."""
         parts = [self.status]
-        if self.status == "running" and self.eta_seconds is not None:
+        if self.status == "running" and self.eta_seconds:
             parts.append(f"about {duration(self.eta_seconds)} left")
         if self.best is not None:
             costs = self.best["costs"]
