@@ -39,7 +39,8 @@ def jobs_table(jobs: Iterable[Job]) -> Table:
     table = _table("job", "status", "stage", "name", "age")
     now = datetime.now(UTC)
     for job in jobs:
-        table.add_row(job.id, job.status, stage_text(job), job.name or "", duration((now - job.created_at).seconds))
+        age = duration((now - job.created_at).total_seconds())
+        table.add_row(job.id, job.status, stage_text(job), job.name or "", age)
     return table
 
 
