@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -142,19 +143,34 @@ def test_a_search_prints_its_id_and_what_comes_next(run: Run, capsys: pytest.Cap
     assert server.requests[0].body == {"method": "masktas", "dataset": "digits"}
 
 
+WINNER = {
+    "id": "arch_1_0",
+    "n": 0,
+    "generation": 0,
+    "score": -0.1,
+    "costs": {"params_m": 0.1, "gmacs": 0.001},
+    "feasible": True,
+    "on_front": True,
+    "rank": 0,
+    "accuracy": {"val": 0.97, "holdout": 0.96},
+}
+
+
 def waiting(status: str, **more: Any) -> dict[str, list[Answer]]:
     ended = {**JOB, "status": status, "done": True, **more}
     return {
         "POST /search": [as_json(JOB, 202)],
         "GET /jobs/job_1/events": [stream(frame(1, "job.status", {"status": status}), frame(2, "end", {}))],
         "GET /jobs/job_1": [as_json(ended)],
-        "GET /jobs/job_1/pareto": [as_json({"data": []})],
+        "GET /jobs/job_1/pareto": [as_json({"data": [WINNER]})],
+        "GET /jobs/job_1/candidates": [as_json({"data": [WINNER], "has_more": False})],
     }
 
 
-def test_waiting_for_a_job_that_succeeds_ends_well(run: Run) -> None:
+def test_waiting_for_a_job_that_succeeds_ends_well(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(waiting("succeeded")) as server:
         assert run("search", "--dataset", "digits", "--wait", "--url", server.url) == Exit.OK
+    assert "winner: arch_1_0" in capsys.readouterr().out
 
 
 def test_waiting_for_a_job_that_fails_tells_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +192,14 @@ def test_jobs_are_listed_whole_without_a_terminal(run: Run, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "job_" + "0" * 32 in out
     assert "supernet 40%" in out
+
+
+def test_the_age_of_a_job_counts_days(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    created_at = datetime.now(UTC) - timedelta(days=2, hours=1)
+    page = {"data": [{**JOB, "created_at": created_at.isoformat()}], "has_more": False}
+    with scripted_server({"GET /jobs": [as_json(page)]}) as server:
+        assert run("jobs", "--url", server.url) == Exit.OK
+    assert "2 d 1 h" in capsys.readouterr().out
 
 
 def test_json_output_is_the_whole_document(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
