@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from service.store.base import (
@@ -81,8 +82,9 @@ class LocalStore(ArtifactStore):
     def _remove_abandoned(self) -> None:
         limit = time.time() - _ABANDONED_AFTER_S
         for path in self._partial.iterdir():
-            if path.stat().st_mtime < limit:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a copy under way elsewhere has just been completed
+                if path.stat().st_mtime < limit:
+                    path.unlink()
 
 
 class _Chunks(Iterator[bytes]):
