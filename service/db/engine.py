@@ -80,6 +80,7 @@ def conninfo(database_url: str, application_name: str) -> str:
 def _pool_arguments(application_name: str, pool_size: int, timeouts: Timeouts) -> dict[str, Any]:
     return {
         "connect_args": connection_options(application_name, timeouts),
+        "hide_parameters": True,  # errors are logged, and parameters hold whole specs
         "pool_pre_ping": True,
         "pool_size": pool_size,
         "pool_timeout": timeouts.pool_s,
