@@ -74,9 +74,10 @@ class Presence:
 
     def _run(self) -> None:
         while not self._closing:
-            self._changed.clear()
             self._attempt(self._write)
             self._changed.wait(self._heartbeat_s)
+            # Before the look at what changed, not after it: a change in between would wait for the next heartbeat.
+            self._changed.clear()
         self._attempt(self._remove)
 
     def _attempt(self, change: Callable[[Session], None]) -> None:
