@@ -46,7 +46,7 @@ class ParquetSource:
             raise SourceError(f"{path.name!r} is not a Parquet file: {error}") from error
         schema = self._file.schema_arrow
         self._image = _image_column(schema)
-        self._has_split = _SPLIT_COLUMN in schema.names and pa.types.is_string(schema.field(_SPLIT_COLUMN).type)
+        self._has_split = _has_split(schema)
         self._numbers: dict[int | str, int] | None = None
         self._classes: tuple[str, ...] = ()
         if use_labels and _LABEL_COLUMN in schema.names:
@@ -97,7 +97,7 @@ class ParquetSource:
 
     def _read_classes(self, schema: Any) -> None:
         kind = schema.field(_LABEL_COLUMN).type
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
             raise SourceError(f"column {_LABEL_COLUMN!r} has type {kind}; expected integers or texts")
         column = self._file.read(columns=[_LABEL_COLUMN]).column(0)
         present = sorted(pc.unique(column.drop_null()).to_pylist())
@@ -124,6 +124,25 @@ def _image_column(schema: Any) -> str:
                 return name
             raise SourceError(f"column {name!r} has type {kind}; expected binary or a struct with the field 'bytes'")
     raise SourceError(f"no column of images: found {', '.join(schema.names)}; expected {' or '.join(_IMAGE_COLUMNS)}")
+
+
+def _has_split(schema: Any) -> bool:
+    """Whether the file divides its rows. A column that cannot be read must not be ignored: its test images would be
+    trained on.
+    """
+    if _SPLIT_COLUMN not in schema.names:
+        return False
+    kind = schema.field(_SPLIT_COLUMN).type
+    if not (_is_text(kind) or pa.types.is_null(kind)):
+        raise SourceError(f"column {_SPLIT_COLUMN!r} has type {kind}; expected texts")
+    return True
+
+
+def _is_text(kind: Any) -> bool:
+    """Every way in which writers store texts: pandas, polars and pyarrow each have another default."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _class_label_names(schema: Any) -> tuple[str, ...] | None:

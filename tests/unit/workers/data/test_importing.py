@@ -287,6 +287,17 @@ def test_split_column_is_honoured(tmp_path: Path) -> None:
     assert result.counts["splits"] == {"test": 1, "train": 1}
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_texts_count_however_their_writer_stores_them(kind: pa.DataType, tmp_path: Path) -> None:
+    def texts(values: list[str]) -> pa.Array:
+        return pa.array(values, pa.string()).cast(kind)
+
+    columns = {"image": hf_images(3), "split": texts(["train", "test", "train"]), "label": texts(["b", "a", "b"])}
+    result = imported(write_parquet(tmp_path / "x.parquet", columns), tmp_path)
+    assert result.counts["splits"] == {"test": 1, "train": 2}
+    assert result.counts["classes"] == {"a": 1, "b": 2}
+
+
 def test_blob_can_be_imported_again_unchanged(folder: Path, tmp_path: Path) -> None:
     first = imported(folder, tmp_path)
     copy = shutil.copyfile(tmp_path / "blob.parquet", tmp_path / "copy.parquet")
@@ -300,6 +311,7 @@ def test_blob_can_be_imported_again_unchanged(folder: Path, tmp_path: Path) -> N
         ({"picture": [b"x"]}, "no column of images: found picture"),
         ({"image": [1]}, "has type int64"),
         ({"image": [b"x"], "label": [1.5]}, "has type double"),
+        ({"image": [b"x"], "split": [1]}, "'split' has type int64; expected texts"),
     ],
 )
 def test_unfit_parquet_files_are_refused(tmp_path: Path, columns: dict[str, object], message: str) -> None:
