@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from service.embedded.folder import processes_of
+from tests.e2e.commands import COMMAND
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
-
-COMMAND = str(Path(sys.executable).with_name("vitailor"))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from search.cost import cost
 from service.cli.proof import prove
 from service.client import ApiError, Client
 from service.embedded import Embedded
+from tests.e2e.commands import COMMAND, run
 from tests.e2e.conftest import Finished
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 STAGES = ["data", "teacher", "supernet", "search", "retrain", "export", "report"]
-COMMAND = str(Path(sys.executable).with_name("vitailor"))
 
 
 @pytest.fixture
@@ -199,12 +198,6 @@ def test_ctrl_c_leaves_the_job_running_and_cancel_ends_it(cli_environment: dict[
     ended = run(cli_environment, "job", job_id, "--wait")
     assert ended.returncode == 1
     assert client.job(job_id).status == "cancelled"
-
-
-def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
