@@ -25,7 +25,8 @@ MEASURED_METRICS = ("latency_ms", "peak_mem_mb")
 """Metrics with a fixed meaning that need a device; limits on them are refused by name until they can be measured."""
 
 _KEYS = ("metric", "min", "max")
-_MAX_LIMIT = 1e12  # far beyond any network; keeps absurd integers out of floating point
+MAX_LIMIT = 1e12
+"""Far beyond any network; keeps absurd integers out of floating point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _problems(constraint: Constraint) -> Iterator[FieldProblem]:
         value = getattr(constraint, side)
         if value is not None and not _is_limit(value):
             sound = False
-            yield FieldProblem(f"/{side}", value, f"a number from 0 to {_MAX_LIMIT:g}")
+            yield FieldProblem(f"/{side}", value, f"a number from 0 to {MAX_LIMIT:g}")
     if constraint.min is None and constraint.max is None:
         yield FieldProblem("/max", None, "min, max or both")
     elif sound and constraint.min is not None and constraint.max is not None and constraint.min > constraint.max:
@@ -105,7 +106,7 @@ def _problems(constraint: Constraint) -> Iterator[FieldProblem]:
 
 
 def _is_limit(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_LIMIT
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

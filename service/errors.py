@@ -11,6 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+MOST_ITEMS = 20
+"""More faults than these nobody reads, and whoever sends a document of nothing but faults gets a short answer."""
+
+
+_LONGEST_VALUE = 80
+
+
+def shortened(text: str) -> str:
+    """What was found, as a message shows it: its beginning, when it is long."""
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorItem:
@@ -130,9 +141,23 @@ class RangeNotSatisfiable(ServiceError):
 
 
 class ValidationFailed(ServiceError):
-    """Fields are unknown, missing or outside what is allowed; ``errors`` points at each."""
+    """Fields are unknown, missing or outside what is allowed; ``errors`` points at each, up to :data:`MOST_ITEMS`."""
 
     status, code, title = 422, "validation_failed", "Validation failed"
+
+    @classmethod
+    def of(cls, items: Sequence[ErrorItem], found: int = 0) -> ValidationFailed:
+        """The error that tells of these faults in one sentence each.
+
+        Args:
+            items: the faults, or the first of them.
+            found: how many there are, when ``items`` are not all.
+        """
+        told = items[:MOST_ITEMS]
+        sentences = [f"{item.pointer or 'body'}: {item.detail}." for item in told]
+        if untold := max(found, len(items)) - len(told):
+            sentences.append(f"There are {untold} more faults.")
+        return cls(" ".join(sentences), errors=told)
 
 
 class ConstraintUnsatisfiable(ServiceError):

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from models.architecture import escape_pointer
-from service.errors import ErrorItem
+from service.errors import ErrorItem, shortened
 
 Schema = Mapping[str, Any]
-
-_LONGEST_FOUND = 80
 
 # Keywords that say which values a schema allows.
 _LIMITS = (
@@ -75,8 +73,7 @@ def error_item(error: Mapping[str, Any], where: str, location: Sequence[str | in
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _LONGEST_FOUND else f"{text[:_LONGEST_FOUND]}..."
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _at(root: Schema, schema: Schema, location: Sequence[str | int]) -> Schema:

@@ -38,9 +38,7 @@ def price(document: Mapping[str, Any]) -> Cost:
     try:
         return cost(Architecture.from_json(genes))
     except ArchitectureError as error:
-        items = field_errors("", error.problems)
-        detail = " ".join(f"{item.pointer}: {item.detail}, allowed is {item.allowed}." for item in items)
-        raise ValidationFailed(detail, errors=items) from error
+        raise ValidationFailed.of(field_errors("", error.problems)) from error
 
 
 async def get_architecture(

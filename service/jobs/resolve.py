@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from models.architecture import Architecture, FieldProblem, Pool
+from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
 from search import presets
 from search.constraints import Constraint, ConstraintProblem, ReachableRange, check_constraints, reachable_range
 from search.errors import SpaceError
 from search.metrics import Metric
 from search.space import Space
 from service.datasets.info import DatasetInfo
-from service.errors import ConstraintUnsatisfiable, ErrorItem, ValidationFailed
+from service.errors import ConstraintUnsatisfiable, ErrorItem, ValidationFailed, shortened
 from service.jobs.spec import (
     ConstraintSpec,
     DecoderSpec,
@@ -36,6 +36,9 @@ _Masked = TypeVar("_Masked", bound=MaskedSpec)
 
 MIN_VISIBLE = 4
 """With fewer visible patches a row of the relation matrix has too few entries to tell students apart."""
+
+POSITION_PARTS = 4
+"""The decoder's fixed positions are a sine and a cosine for each of two axes."""
 
 GOOD_VISIBLE = 8
 """The default mask ratio leaves at least this many visible patches, if the grid has twice as many."""
@@ -70,6 +73,7 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
     largest = space.largest()
     supernet = _resolve_masked(spec.supernet, largest, train_images, "/supernet", warnings)
     pretrain = _resolve_pretrain(spec.teacher.pretrain, largest, train_images, supernet.mask_ratio, warnings)
+    _check_teacher(pretrain, space)
     retrain = _fill_optim(retrain, _RETRAIN, largest, train_images, "/retrain", warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += _check_limits(spec.constraints, space, num_classes, reachable)
@@ -135,9 +139,7 @@ def _resolve_space(asked: SpaceSpec, dataset: DatasetInfo) -> Space:
             preset, img_size=img_size, in_chans=asked.in_chans or dataset.channels, overrides=overrides
         )
     except SpaceError as error:
-        raise ValidationFailed(
-            "The search space cannot be used.", errors=field_errors("/space", error.problems)
-        ) from error
+        raise ValidationFailed.of(field_errors("/space", error.problems)) from error
 
 
 def _image_side(preset: str, min_side: int) -> int | None:
@@ -209,23 +211,37 @@ def _resolve_masked(
             ],
         )
     small = largest.embed_dim <= SMALL_EMBED_DIM
-    decoder = asked.decoder or DecoderSpec(
-        embed_dim=64 if small else 256, depth=1 if small else 2, num_heads=4 if small else 8
-    )
-    if decoder.embed_dim % decoder.num_heads:
+    decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
+    filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder})
+    return _fill_optim(filled, _MASKED, largest, train_images, pointer, warnings)
+
+
+def _resolve_decoder(asked: DecoderSpec | None, small: bool, pointer: str) -> DecoderSpec:
+    decoder = asked or DecoderSpec(embed_dim=64 if small else 256, depth=1 if small else 2, num_heads=4 if small else 8)
+    width, heads = decoder.embed_dim, decoder.num_heads
+    if width % POSITION_PARTS:
+        allowed = f"a multiple of {POSITION_PARTS}"
         raise ValidationFailed(
-            f"The decoder's embed_dim {decoder.embed_dim} is not a multiple of its {decoder.num_heads} heads.",
+            f"The decoder's embed_dim {width} is not {allowed}.",
             errors=[
                 ErrorItem(
-                    f"{pointer}/decoder/num_heads",
-                    "not_a_divisor",
-                    f"{decoder.num_heads} does not divide {decoder.embed_dim}",
-                    f"a divisor of {decoder.embed_dim}",
+                    f"{pointer}/embed_dim",
+                    "not_a_multiple",
+                    f"found {width}; positions are sines and cosines along two axes",
+                    allowed,
                 )
             ],
         )
-    filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder})
-    return _fill_optim(filled, _MASKED, largest, train_images, pointer, warnings)
+    if width % heads:
+        raise ValidationFailed(
+            f"The decoder's embed_dim {width} is not a multiple of its {heads} heads.",
+            errors=[
+                ErrorItem(
+                    f"{pointer}/num_heads", "not_a_divisor", f"{heads} does not divide {width}", f"a divisor of {width}"
+                )
+            ],
+        )
+    return decoder
 
 
 def _resolve_pretrain(
@@ -246,6 +262,23 @@ def _resolve_pretrain(
     )
     filled = _resolve_masked(asked, largest, train_images, "/teacher/pretrain", warnings)
     return filled.model_copy(update={"architecture": size})
+
+
+def _check_teacher(filled: PretrainSpec, space: Space) -> None:
+    try:
+        teacher_architecture(filled, space)
+    except ArchitectureError as error:
+        items = _teacher_items(error.problems)
+        raise ValidationFailed.of(items) from error
+
+
+def _teacher_items(problems: Iterable[FieldProblem]) -> list[ErrorItem]:
+    # All blocks of a teacher are alike, so what is wrong with a list is wrong with the one number that fills it.
+    once = {problem.pointer.split("/")[1]: problem for problem in problems}
+    return field_errors(
+        "/teacher/pretrain/architecture",
+        [FieldProblem(f"/{field}", problem.found, problem.allowed) for field, problem in once.items()],
+    )
 
 
 def _fill_optim(
@@ -327,4 +360,12 @@ def constraints_of(asked: Sequence[ConstraintSpec]) -> tuple[Constraint, ...]:
 
 def field_errors(base: str, problems: Iterable[FieldProblem]) -> list[ErrorItem]:
     """Problems of a record as error items below ``base``."""
-    return [ErrorItem(f"{base}{p.pointer}", "invalid_value", f"found {p.found!r}", p.allowed) for p in problems]
+    return [
+        ErrorItem(
+            f"{base}{p.pointer}",
+            "invalid_value",
+            f"found {shortened(repr(p.found))}, allowed is {p.allowed}",
+            p.allowed,
+        )
+        for p in problems
+    ]

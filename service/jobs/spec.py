@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from search.constraints import MAX_LIMIT
+
 MAX_METADATA_BYTES = 16_384
 
 MAX_SEED = 2**53 - 1
@@ -22,6 +24,10 @@ class Spec(BaseModel):
     """Base of all parts: unknown fields are refused, values are not coerced, NaN and infinity are no numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
+"""How much of a running mean of Adam survives a step (Kingma and Ba 2015, algorithm 1)."""
 
 
 def _short(field: str, spec: type[Spec]) -> BeforeValidator:
@@ -84,7 +90,7 @@ class MaskedSpec(OptimSpec):
     mask_ratio: float | None = Field(None, ge=0, le=0.95, description="Share of patches hidden from the encoder.")
     decoder: DecoderSpec | None = None
     norm_targets: bool = Field(True, description="Reconstruct pixels normalised per patch.")
-    betas: tuple[float, float] = Field((0.9, 0.95), strict=False)
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), strict=False)
 
 
 class PretrainSpec(MaskedSpec):
@@ -130,8 +136,8 @@ class ConstraintSpec(Spec):
     """A limit on one metric; at least one side is given."""
 
     metric: ConstraintMetric = Field(strict=False)
-    min: float | None = Field(None, ge=0)
-    max: float | None = Field(None, gt=0)
+    min: float | None = Field(None, ge=0, le=MAX_LIMIT)
+    max: float | None = Field(None, gt=0, le=MAX_LIMIT)
 
     @model_validator(mode="after")
     def _sides(self) -> Self:

@@ -78,6 +78,8 @@ def test_a_limit_without_effect_becomes_a_warning(api: TestClient) -> None:
         ("/search/mutation_share", -0.1, "out_of_range", 0),
         ("/supernet/mask_ratio", 1.5, "out_of_range", 0.95),
         ("/supernet/lr", 0, "out_of_range", 0),
+        ("/constraints/0/max", 1e308, "out_of_range", 1e12),
+        ("/constraints/0/min", 1e13, "out_of_range", 1e12),
         ("/retrain/epochs", 0, "out_of_range", 1),
         ("/budget/max_wall_seconds", -1, "out_of_range", 1),
         ("/seed", -1, "out_of_range", 0),
@@ -104,6 +106,15 @@ def test_a_bad_value_is_refused_with_pointer_and_what_is_allowed(
     assert allowed in (offered if isinstance(offered, list) else offered.values())
     assert pointer in problem["detail"]
     assert (count(session, Job, owner), count(session, Idempotency, owner)) == (0, 0)
+
+
+@pytest.mark.parametrize(("betas", "at"), [([-0.1, 0.9], 0), ([0.9, 1], 1)])
+def test_decay_rates_that_adam_cannot_use_are_refused(api: TestClient, betas: list[float], at: int) -> None:
+    response = api.post("/search/validate", json=changed("/supernet/betas", betas))
+    assert response.status_code == 422
+    (item,) = response.json()["errors"]
+    assert (item["pointer"], item["code"]) == (f"/supernet/betas/{at}", "out_of_range")
+    assert item["allowed"] == {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 
 
 def test_missing_fields_are_all_named(api: TestClient) -> None:

@@ -13,6 +13,7 @@ from service.jobs.resolve import Resolved, resolve_search, space_of, teacher_arc
 from service.jobs.spec import SearchSpec
 
 DIGITS = BUILTINS["digits"]
+TINY_TEACHER = {"embed_dim": 32, "depth": 2, "num_heads": 2, "head_dim": 16, "mlp_ratio": 2.0}
 PHOTOS = replace(DIGITS, name="photos", images=100_000, channels=3, min_side=300)
 
 
@@ -115,8 +116,13 @@ def test_a_limit_without_effect_is_a_warning() -> None:
         ({"space": "micron"}, "/space/preset"),
         ({"space": {"preset": "micro", "overrides": {"depth": [0]}}}, "/space/overrides/depth/0"),
         ({"space": {"preset": "micro", "img_size": 30}}, "/space/img_size"),
-        ({"supernet": {"decoder": {"embed_dim": 30, "depth": 1, "num_heads": 4}}}, "/supernet/decoder/num_heads"),
+        ({"supernet": {"decoder": {"embed_dim": 28, "depth": 1, "num_heads": 8}}}, "/supernet/decoder/num_heads"),
         ({"supernet": {"mask_ratio": 0.0}}, "/supernet/mask_ratio"),
+        ({"supernet": {"decoder": {"embed_dim": 9, "depth": 1, "num_heads": 1}}}, "/supernet/decoder/embed_dim"),
+        (
+            {"teacher": {"pretrain": {"architecture": TINY_TEACHER | {"mlp_ratio": 0.001}}}},
+            "/teacher/pretrain/architecture/mlp_ratio",
+        ),
     ],
 )
 def test_contradictions_are_refused_where_they_stand(fields: dict[str, Any], pointer: str) -> None:
