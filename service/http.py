@@ -24,6 +24,9 @@ from service.openapi import check_query
 # Deeper documents gain nobody anything and exhaust the stack of whoever walks them.
 _MAX_JSON_DEPTH = 64
 
+# No field is called anything like it; a refusal repeats the key, so it must not be of any length.
+_MAX_KEY = 256
+
 # What PostgreSQL can store neither as text nor as jsonb.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -145,6 +148,10 @@ def _check_document(value: Any, pointer: str, depth: int) -> None:
             for key, item in value.items():
                 if _UNSTORABLE.search(key):
                     raise _unstorable(pointer)
+                if len(key) > _MAX_KEY:
+                    raise Malformed(
+                        f"The key {key[:40]!r}... has {len(key)} characters; at most {_MAX_KEY} are allowed."
+                    )
                 _check_document(item, f"{pointer}/{escape_pointer(key)}", depth + 1)
 
 

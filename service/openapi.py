@@ -128,7 +128,7 @@ def _with_whole_numbers(part: Any) -> Any:
 
 
 def check_query(request: Request) -> None:
-    """Refuse query parameters that the operation does not have: a misspelt filter would silently show everything.
+    """Refuse query parameters that would have no effect: misspelt ones, and all but one of several.
 
     Raises:
         ValidationFailed: with the names that there are.
@@ -136,20 +136,26 @@ def check_query(request: Request) -> None:
     if not request.query_params:
         return
     known = sorted(p["name"] for p in describe_operation(request).get("parameters", ()) if p["in"] == "query")
-    items = [
-        ErrorItem(name, "unknown_parameter", f"there is no query parameter {name!r} here", known)
-        for name in request.query_params
-        if name not in known
-    ]
+    items = []
+    for name in request.query_params:
+        if name not in known:
+            items.append(ErrorItem(name, "unknown_parameter", f"there is no query parameter {name!r} here", known))
+        elif len(request.query_params.getlist(name)) > 1:
+            items.append(ErrorItem(name, "repeated_parameter", "the parameter is given more than once", "one value"))
     if items:
-        raise errors.ValidationFailed(" ".join(f"{item.pointer}: {item.detail}." for item in items), errors=items)
+        raise errors.ValidationFailed.of(items)
 
 
-def describe_operation(request: Request) -> Mapping[str, Any]:
-    """What the document says of the operation that a request asks for; empty for unknown paths."""
+def describe_path(request: Request) -> Mapping[str, Any]:
+    """What the document says of the path that a request asks for, by method; empty for unknown paths."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return {}
-    path = request.app.openapi()["paths"].get(route.path_format, {})
-    operation: Mapping[str, Any] = path.get(request.method.lower(), {})
+    path: Mapping[str, Any] = request.app.openapi()["paths"].get(route.path_format, {})
+    return path
+
+
+def describe_operation(request: Request) -> Mapping[str, Any]:
+    """What the document says of the operation that a request asks for; empty for unknown ones."""
+    operation: Mapping[str, Any] = describe_path(request).get(request.method.lower(), {})
     return operation

@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from service.errors import (
+    MOST_ITEMS,
     ErrorItem,
     Forbidden,
     Malformed,
@@ -27,7 +28,7 @@ from service.errors import (
     ValidationFailed,
 )
 from service.ids import BadId
-from service.openapi import PROBLEM_JSON, describe_operation
+from service.openapi import PROBLEM_JSON, describe_operation, describe_path
 from service.validation import error_item, pointer
 
 log = structlog.get_logger(__name__)
@@ -90,11 +91,11 @@ def _http_error(request: Request, error: HTTPException) -> ServiceError:
     if cls is NotFound:
         return NotFound(f"There is nothing at {path}; see /openapi.json for all paths.")
     if cls is MethodNotAllowed:
-        allowed = sorted((error.headers or {}).get("allow", (error.headers or {}).get("Allow", "")).split(", "))
+        allowed = _methods(request)
         return MethodNotAllowed(
             f"{path} does not know {request.method}; it knows {', '.join(allowed)}.",
             extra={"allowed": allowed},
-            headers=error.headers,
+            headers={"Allow": ", ".join(allowed)},
         )
     if cls is None:
         log.error("unexpected_http_error", status=error.status_code, path=path)
@@ -102,10 +103,15 @@ def _http_error(request: Request, error: HTTPException) -> ServiceError:
     return cls(f"{cls.title}.", headers=error.headers)
 
 
+def _methods(request: Request) -> list[str]:
+    """The methods of a path; the framework would name those of its first route only."""
+    return sorted(method.upper() for method in describe_path(request))
+
+
 def _validation_failed(request: Request, error: RequestValidationError) -> ValidationFailed:
     operation = describe_operation(request)
-    items = [_item(request, operation, found) for found in error.errors()]
-    return ValidationFailed(" ".join(f"{item.pointer or 'body'}: {item.detail}." for item in items), errors=items)
+    found = error.errors()
+    return ValidationFailed.of([_item(request, operation, fault) for fault in found[:MOST_ITEMS]], len(found))
 
 
 def _item(request: Request, operation: Mapping[str, Any], found: Mapping[str, Any]) -> ErrorItem:

@@ -175,6 +175,32 @@ def test_wrong_methods_are_problems_that_name_the_right_ones(api: TestClient) ->
 
 
 @pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/datasets", ["GET", "POST"]), ("/datasets/x", ["DELETE", "GET"]), ("/artifacts/x/content", ["GET", "HEAD"])],
+)
+def test_all_methods_of_a_path_are_named(api: TestClient, path: str, allowed: list[str]) -> None:
+    response = api.put(path)
+    assert response.status_code == 405
+    assert (response.headers["Allow"], response.json()["allowed"]) == (", ".join(allowed), allowed)
+
+
+def test_a_parameter_that_is_given_twice_is_refused(api: TestClient) -> None:
+    response = api.get("/jobs?status=queued&status=failed")
+    assert response.status_code == 422
+    (item,) = response.json()["errors"]
+    assert (item["pointer"], item["code"]) == ("status", "repeated_parameter")
+
+
+def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
+    response = api.post("/search", json={f"field_{i}": 1 for i in range(20_000)})
+    assert (response.status_code, response.json()["code"]) == (422, "validation_failed")
+    assert "more faults" in response.json()["detail"]
+    assert len(response.content) < 20_000
+    response = api.get("/jobs?" + "&".join(f"p{i}=1" for i in range(2_000)))
+    assert (response.status_code, len(response.content) < 20_000) == (422, True)
+
+
+@pytest.mark.parametrize(
     ("query", "pointer", "allowed"),
     [
         ("stauts=failed", "stauts", ["after", "created_after", "kind", "limit", "status"]),

@@ -42,6 +42,12 @@ def test_any_bytes_are_a_document_or_malformed(body: bytes) -> None:
     assert json.loads(body) == document
 
 
+def test_a_key_of_absurd_length_is_not_repeated() -> None:
+    with pytest.raises(Malformed) as caught:
+        parse_json(json.dumps({"k" * 100_000: 1}).encode())
+    assert len(caught.value.detail) < 500
+
+
 def test_an_unstorable_text_is_pointed_at() -> None:
     with pytest.raises(Malformed) as caught:
         parse_json(b'{"a/b": [1, {"c": "x\\u0000"}]}')
