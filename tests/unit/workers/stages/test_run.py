@@ -222,6 +222,13 @@ def test_budget_that_ends_in_retraining_keeps_what_is_done(tmp_path: Path) -> No
     assert cut.result.result["stop_reason"] == "budget"
 
 
+def test_budget_that_ends_in_the_export_costs_nothing_but_the_judgement(finished: Run, tmp_path: Path) -> None:
+    cut = run(search_start(TINY, tmp_path), StopAt("export", reason="budget"))
+    assert cut.result.result["stop_reason"] == "budget"
+    assert cut.result.result["rank_correlation"] is None
+    assert cut.result.result["best"] == finished.result.result["best"]
+
+
 @pytest.fixture(scope="module")
 def colour_dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[DatasetInfo, Path]:
     """Two classes of random colour images with an official test split, imported."""
