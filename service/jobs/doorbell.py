@@ -11,8 +11,12 @@ from service.jobs.queues import DEFAULT_QUEUE, QUEUES
 
 WAKE_TASK = "vitailor.wake"
 
-EXPIRES_S = 60
-"""An unanswered message dies after this long: the relay sends another while the job waits."""
+EXPIRES_S = 3600
+"""An unanswered message dies after this long: the relay sends another while the job waits.
+
+Celery compares the clocks of two machines here. They may differ by much less than this; otherwise a worker would throw
+every message away as too old.
+"""
 
 _TRANSPORT_OPTIONS = {
     "global_keyprefix": "vitailor:",
