@@ -22,6 +22,9 @@ from workers.protocol import Lease, Start, Stop, StopReason, TrainerMessage, dec
 # A trainer that reports faster than the database takes it waits in `send`, so memory stays bounded.
 _QUEUED_LINES = 256
 
+# Our settings, and the credentials that S3 clients and libpq look for.
+_PRIVATE = ("VITAILOR_", "AWS_", "PG")
+
 # What a dead trainer has written is read at once; this much later there is nothing more to come.
 _LAST_WORDS_S = 5.0
 
@@ -163,8 +166,8 @@ class Child:
 
 
 def trainer_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """The worker's environment without our settings (a trainer opens no database), with what makes runs repeatable."""
-    inherited = {name: value for name, value in environment.items() if not name.startswith("VITAILOR_")}
+    """The worker's environment without what opens database and store, with what makes runs repeatable."""
+    inherited = {name: value for name, value in environment.items() if not name.upper().startswith(_PRIVATE)}
     return inherited | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

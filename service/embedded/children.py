@@ -23,6 +23,8 @@ FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 30.0
 # A child that lived this long was healthy: its next death starts the back-off anew.
 HEALTHY_AFTER_S = 60.0
+# Keys that the launcher or the command line was given; no child needs them.
+_SECRETS = frozenset({"VITAILOR_BOOTSTRAP_KEY", "VITAILOR_API_KEY"})
 # Logs are rotated when their child starts; one older file is kept.
 LOG_LIMIT_BYTES = 16 * 2**20
 
@@ -35,7 +37,7 @@ class ChildSpec:
         name: also names its log, ``<name>.log``.
         argv: the command.
         ready: asks the child for a real answer; False while there is none. Called from any thread.
-        env: variables on top of the launcher's own.
+        env: variables on top of the launcher's own, of which children get all but the secret ones.
         account: who runs it; None: the launcher's account.
         pass_fds: descriptors that it inherits.
         stop_signal: asks it to end in order. It also gets this signal when the launcher dies.
@@ -113,7 +115,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **self.spec.env},
+                    env={**_shared_environment(), **self.spec.env},
                     pass_fds=(*self.spec.pass_fds, *self._keep_open),
                     umask=0o077,  # others may pass through the data folder, to the servers' files
                     start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only
@@ -139,3 +141,7 @@ class Child:
     def _rotate_log(self) -> None:
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_LIMIT_BYTES:
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
+
+
+def _shared_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.upper() not in _SECRETS}

@@ -153,6 +153,24 @@ def test_child_inherits_no_ignored_signals(supervisor: Supervisor, tmp_path: Pat
     assert int(status["SigIgn"], 16) == 0
 
 
+def test_child_gets_no_key_of_the_launcher(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITAILOR_BOOTSTRAP_KEY", "secret")
+    monkeypatch.setenv("VITAILOR_QUEUES", "cpu")
+    mark = tmp_path / "names"
+    code = f"""
+import os, time
+open({str(mark) + ".new"!r}, "w").write(" ".join(n for n in os.environ if n.startswith("VITAILOR_")))
+os.rename({str(mark) + ".new"!r}, {str(mark)!r})
+time.sleep(600)
+"""
+    supervisor.start([_python("child", code, mark.exists)])
+    names = mark.read_text().split()
+    assert "VITAILOR_QUEUES" in names
+    assert "VITAILOR_BOOTSTRAP_KEY" not in names
+
+
 def test_big_log_is_put_aside_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.embedded.children.LOG_LIMIT_BYTES", 100)
     (tmp_path / "sleeper.log").write_text("x" * 101)
