@@ -74,6 +74,7 @@ _MAX_RATIO = 16.0
 _MAX_TOKENS = 65_536
 _CHANNELS = (1, 3)
 _MAX_EPS = 1e-2
+_RATIO_SLACK = 1e-9  # 10 * (1 - 0.9) is just below 1 in floating point
 
 
 def is_int(value: object) -> bool:
@@ -213,6 +214,11 @@ class Architecture:
         if problems:
             raise ArchitectureError(problems)
         return cls(**{key: _exact(value) for key, value in fields.items()})
+
+
+def count_visible(num_patches: int, mask_ratio: float) -> int:
+    """Patches that stay visible when the share ``mask_ratio`` is hidden, rounded down as in MAE (He et al. 2022)."""
+    return int(num_patches * (1 - mask_ratio) + _RATIO_SLACK)
 
 
 def escape_pointer(token: str) -> str:

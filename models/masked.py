@@ -13,13 +13,12 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from models.architecture import Architecture
+from models.architecture import Architecture, count_visible
 from models.initialisation import materialise
 from models.layers import PrefixLinear
 
 _MLP_RATIO = 4.0
 _VARIANCE_EPS = 1e-6  # MAE's: a patch of one colour has no variance to divide by
-_RATIO_SLACK = 1e-9  # 10 * (1 - 0.9) is just below 1 in floating point
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,12 @@ class PatchMask:
 
 
 def visible_patches(num_patches: int, mask_ratio: float) -> int:
-    """Patches that stay visible when the share ``mask_ratio`` is hidden, rounded down as in MAE.
+    """As :func:`models.architecture.count_visible`, for training.
 
     Raises:
         ValueError: when that leaves no patch to see or none to reconstruct.
     """
-    keep = int(num_patches * (1 - mask_ratio) + _RATIO_SLACK)
+    keep = count_visible(num_patches, mask_ratio)
     if not 0 < keep < num_patches:
         raise ValueError(
             f"mask ratio {mask_ratio} leaves {keep} of {num_patches} patches visible, allowed is 1 to {num_patches - 1}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
+from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool, count_visible
 from search import presets
 from search.constraints import Constraint, ConstraintProblem, ReachableRange, check_constraints, reachable_range
 from search.errors import SpaceError
@@ -183,37 +183,38 @@ def _resolve_masked(
 ) -> _Masked:
     ratio = asked.mask_ratio
     if ratio is None:
-        ratio = 0.75 if int(largest.num_patches * 0.25) >= GOOD_VISIBLE else 0.5
-    visible = int(largest.num_patches * (1 - ratio))
-    if visible < MIN_VISIBLE:
-        highest = 1 - MIN_VISIBLE / largest.num_patches
-        raise ValidationFailed(
-            f"mask_ratio {ratio:g} leaves {visible} of {largest.num_patches} patches visible.",
-            errors=[
-                ErrorItem(
-                    f"{pointer}/mask_ratio",
-                    "too_few_visible_patches",
-                    f"at least {MIN_VISIBLE} patches must stay visible",
-                    {"max": max(0.0, highest)},
-                )
-            ],
-        )
-    if visible == largest.num_patches and getattr(asked, "reconstruction", True):
-        raise ValidationFailed(
-            f"mask_ratio {ratio:g} hides none of {largest.num_patches} patches: there is nothing to reconstruct.",
-            errors=[
-                ErrorItem(
-                    f"{pointer}/mask_ratio",
-                    "nothing_masked",
-                    "at least one patch must be hidden",
-                    {"min": 1 / largest.num_patches},
-                )
-            ],
-        )
+        ratio = 0.75 if count_visible(largest.num_patches, 0.75) >= GOOD_VISIBLE else 0.5
+    _check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
+    if asked.norm_targets and largest.patch_dim == 1:
+        detail = "a patch of one grey pixel has no spread to be normalised by"
+        items = [ErrorItem(f"{pointer}/norm_targets", "nothing_to_normalise", detail, [False])]
+        raise ValidationFailed.of(items)
     small = largest.embed_dim <= SMALL_EMBED_DIM
     decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
     filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder})
     return _fill_optim(filled, _MASKED, largest, train_images, pointer, warnings)
+
+
+def _check_mask(ratio: float, patches: int, pointer: str) -> None:
+    """Refuse ratios that leave too little to see, for the relations, or nothing to reconstruct."""
+    visible = count_visible(patches, ratio)
+    if visible < MIN_VISIBLE:
+        raise ValidationFailed(
+            f"mask_ratio {ratio:g} leaves {visible} of {patches} patches visible.",
+            errors=[
+                ErrorItem(
+                    pointer,
+                    "too_few_visible_patches",
+                    f"at least {MIN_VISIBLE} patches must stay visible",
+                    {"max": max(0.0, 1 - MIN_VISIBLE / patches)},
+                )
+            ],
+        )
+    if visible == patches:
+        raise ValidationFailed(
+            f"mask_ratio {ratio:g} hides none of {patches} patches.",
+            errors=[ErrorItem(pointer, "nothing_masked", "at least one patch must be hidden", {"min": 1 / patches})],
+        )
 
 
 def _resolve_decoder(asked: DecoderSpec | None, small: bool, pointer: str) -> DecoderSpec:

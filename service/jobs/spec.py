@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import to_json
 
 from search.constraints import MAX_LIMIT
 
@@ -73,7 +74,7 @@ class OptimSpec(Spec):
     lr: float | None = Field(None, gt=0, le=10, description="Peak learning rate, absolute (already scaled).")
     weight_decay: float = Field(0.05, ge=0, le=1, description="Not applied to one-dimensional tensors.")
     warmup_fraction: float = Field(0.1, ge=0, le=0.5, description="Share of all steps that the rate rises linearly.")
-    clip_grad: float | None = Field(1.0, gt=0, description="Largest global gradient norm.")
+    clip_grad: float | None = Field(1.0, gt=0, description="Largest global gradient norm; null: no limit.")
 
 
 class DecoderSpec(Spec):
@@ -173,8 +174,8 @@ class SupernetSpec(MaskedSpec):
 
     @model_validator(mode="after")
     def _an_objective(self) -> Self:
-        if not self.reconstruction and not self.distillation:
-            raise ValueError("reconstruction and distillation are both off: there would be nothing to learn")
+        if not self.reconstruction and not (self.distillation and self.beta):
+            raise ValueError("reconstruction and distillation (or its beta) are off: there would be nothing to learn")
         return self
 
 
@@ -277,15 +278,26 @@ class SearchSpec(Spec):
     priority: int = Field(0, ge=-100, le=100)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if len({c.metric for c in self.constraints}) < len(self.constraints):
-            raise ValueError("constraints: one entry per metric; put min and max into the same entry")
-        if len({o.metric for o in self.objectives}) < len(self.objectives):
-            raise ValueError("objectives: each metric once")
-        if len(self.model_dump_json(include={"metadata"})) > MAX_METADATA_BYTES:
-            raise ValueError(f"metadata: at most {MAX_METADATA_BYTES} bytes of JSON")
-        return self
+    @field_validator("constraints")
+    @classmethod
+    def _one_constraint_a_metric(cls, constraints: list[ConstraintSpec]) -> list[ConstraintSpec]:
+        if len({c.metric for c in constraints}) < len(constraints):
+            raise ValueError("one entry per metric; put min and max into the same entry")
+        return constraints
+
+    @field_validator("objectives")
+    @classmethod
+    def _one_objective_a_metric(cls, objectives: list[ObjectiveSpec]) -> list[ObjectiveSpec]:
+        if len({o.metric for o in objectives}) < len(objectives):
+            raise ValueError("each metric once")
+        return objectives
+
+    @field_validator("metadata")
+    @classmethod
+    def _little_metadata(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        if len(to_json(metadata)) > MAX_METADATA_BYTES:
+            raise ValueError(f"at most {MAX_METADATA_BYTES} bytes of JSON")
+        return metadata
 
 
 class ImportSpec(Spec):

@@ -117,6 +117,21 @@ def test_decay_rates_that_adam_cannot_use_are_refused(api: TestClient, betas: li
     assert item["allowed"] == {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 
 
+@pytest.mark.parametrize(
+    ("pointer", "value"),
+    [
+        ("/constraints", [{"metric": "gmacs", "min": 0.001}, {"metric": "gmacs", "max": 1}]),
+        ("/objectives", [{"metric": "score", "goal": "max"}] * 2),
+        ("/metadata", {"note": "x" * 20_000}),
+        ("/supernet", {"reconstruction": False, "beta": 0}),
+    ],
+)
+def test_a_field_that_contradicts_itself_is_named(api: TestClient, pointer: str, value: Any) -> None:
+    response = api.post("/search/validate", json=changed(pointer, value))
+    assert response.status_code == 422
+    assert [(item["pointer"], item["code"]) for item in response.json()["errors"]] == [(pointer, "invalid")]
+
+
 def test_missing_fields_are_all_named(api: TestClient) -> None:
     problem = api.post("/search", json={}).json()
     assert {(e["pointer"], e["code"]) for e in problem["errors"]} == {("/method", "missing"), ("/dataset", "missing")}

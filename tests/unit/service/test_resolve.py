@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from models.relations import MIN_VISIBLE_PATCHES
 from search.metrics import Metric
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
 from service.errors import ConstraintUnsatisfiable, ServiceError, ValidationFailed
-from service.jobs.resolve import Resolved, resolve_search, space_of, teacher_architecture
+from service.jobs.resolve import MIN_VISIBLE, Resolved, resolve_search, space_of, teacher_architecture
 from service.jobs.spec import SearchSpec
 
 DIGITS = BUILTINS["digits"]
@@ -68,6 +69,17 @@ def test_small_grids_keep_enough_patches_visible() -> None:
     assert resolve(supernet={"mask_ratio": 0.75}).spec.supernet.mask_ratio == 0.75
 
 
+@pytest.mark.parametrize("grid", range(4, 9))
+def test_the_highest_mask_ratio_that_a_refusal_names_is_accepted(grid: int) -> None:
+    space = {"preset": "micro", "img_size": 2 * grid, "overrides": {"patch_size": 2}}
+    highest = refusal(space=space, supernet={"mask_ratio": 0.95}).errors[0].allowed["max"]
+    assert resolve(space=space, supernet={"mask_ratio": highest}).spec.supernet.mask_ratio == highest
+
+
+def test_relations_need_as_many_patches_as_a_search_demands() -> None:
+    assert MIN_VISIBLE == MIN_VISIBLE_PATCHES
+
+
 def test_without_labels_nothing_is_retrained_and_asking_for_it_is_refused() -> None:
     unlabelled = replace(DIGITS, labelled=False, classes=())
     assert resolve(unlabelled).spec.retrain.mode == "none"
@@ -119,6 +131,8 @@ def test_a_limit_without_effect_is_a_warning() -> None:
         ({"supernet": {"decoder": {"embed_dim": 28, "depth": 1, "num_heads": 8}}}, "/supernet/decoder/num_heads"),
         ({"supernet": {"mask_ratio": 0.0}}, "/supernet/mask_ratio"),
         ({"supernet": {"decoder": {"embed_dim": 9, "depth": 1, "num_heads": 1}}}, "/supernet/decoder/embed_dim"),
+        ({"supernet": {"mask_ratio": 0.0, "reconstruction": False}}, "/supernet/mask_ratio"),
+        ({"space": {"preset": "micro", "overrides": {"patch_size": 1}}}, "/supernet/norm_targets"),
         (
             {"teacher": {"pretrain": {"architecture": TINY_TEACHER | {"mlp_ratio": 0.001}}}},
             "/teacher/pretrain/architecture/mlp_ratio",
