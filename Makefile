@@ -10,7 +10,8 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3.13 python3.
 
 # Tests start many processes; more than one thread in each only makes them wait for one another.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2
+# Whole files, because the tests of one share servers and finished searches that take long to make.
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench openapi docs lock clean
