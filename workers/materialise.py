@@ -20,15 +20,12 @@ from service.jobs.values import Claim, Lost
 from service.store import ArtifactStore, BlobCorrupt, BlobError
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
-from workers.protocol import BlobRef, Resume, Start
+from workers.protocol import DATASET_INPUT, BlobRef, Resume, Start
 from workers.recording import warn
 from workers.rundirs import RunDirs
 
 log = structlog.get_logger(__name__)
 Json = dict[str, Any]
-
-DATASET_INPUT = "dataset"
-"""Name of the dataset's blob among the inputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,12 @@ from service.jobs.events import EventType, append_event
 from service.jobs.transitions import finish_succeeded, lock_owned
 from service.jobs.values import Claim, Finished, Lost
 from service.store import ArtifactStore
-from workers.protocol import Accuracy, CheckpointMessage, FileRef, Resource, Result
+from workers.protocol import DATASET_ARTIFACT, Accuracy, CheckpointMessage, FileRef, Resource, Result
 
 Json = dict[str, Any]
 
 KEPT_CHECKPOINTS = 2
 """The newest, and the one before it in case a blob of the newest is damaged."""
-
-DATASET_ARTIFACT = "dataset"
-"""Kind of the artifact that holds an imported dataset's blob."""
 
 _PINNED = ".pinned"
 

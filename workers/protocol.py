@@ -16,6 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 Json = dict[str, Any]
 StopReason = Literal["cancel", "pause", "drain", "lease_lost", "budget"]
 
+DATASET_INPUT = "dataset"
+"""Name of the dataset's blob among the inputs; a built-in comes without."""
+
+DATASET_ARTIFACT = "dataset"
+"""Kind of the artifact that holds an imported dataset's blob."""
+
 
 class ExitCode(IntEnum):
     """How a trainer ends. Any other code is a crash."""
@@ -33,9 +39,10 @@ class _Message(BaseModel):
 class FileRef(_Message):
     """A file in the run directory that is to be promoted."""
 
-    name: str  # what it is called in the checkpoint or among the artifacts
+    # What it is called in the checkpoint or among the artifacts; the next attempt finds it in its folder under this.
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     path: str  # relative to the run directory
-    sha256: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size_bytes: int
 
 

@@ -8,15 +8,13 @@ from service.errors import DatasetInvalid
 from service.jobs.spec import ImportSpec
 from workers.channel import Channel
 from workers.data.importing import SourceFormat, import_dataset, resolve_import_path
-from workers.protocol import ArtifactRef, Result, Start
+from workers.protocol import DATASET_ARTIFACT, ArtifactRef, Result, Start
 from workers.stages.context import Context
 from workers.training.files import WrittenFile
 
 STAGE = "import"
 
 BLOB_FILE = "dataset.parquet"
-
-_ARTIFACT_KIND = "dataset"
 
 
 def import_dataset_job(start: Start, channel: Channel) -> Result:
@@ -49,7 +47,7 @@ def import_dataset_job(start: Start, channel: Channel) -> Result:
     return Result(
         result={"digest": imported.digest, "counts": imported.counts},
         artifacts=[
-            ArtifactRef(**reference.model_dump(), kind=_ARTIFACT_KIND, media_type="application/vnd.apache.parquet")
+            ArtifactRef(**reference.model_dump(), kind=DATASET_ARTIFACT, media_type="application/vnd.apache.parquet")
         ],
         dataset={
             "classes": list(imported.classes),

@@ -13,11 +13,8 @@ from service.jobs.resolve import constraints_of, space_of
 from service.jobs.spec import SearchSpec
 from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
-from workers.protocol import Start
+from workers.protocol import DATASET_INPUT, Start
 from workers.stages.context import Context
-
-DATASET_INPUT = "dataset"
-"""Name of the dataset's blob among the inputs; a built-in comes without."""
 
 
 class SearchContext(Context):
