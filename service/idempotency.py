@@ -91,8 +91,7 @@ class Once:
             raise IdempotencyKeyReuse(
                 "This Idempotency-Key came with another request before; use a new key for a new intention."
             )
-        assert row.status_code is not None, "answers are stored complete"
-        return JSONResponse(row.body, row.status_code, headers={**(row.headers or {}), REPLAYED: "true"})
+        return JSONResponse(row.body, row.status_code, headers={**row.headers, REPLAYED: "true"})
 
     async def _remember(self, session: AsyncSession, response: JSONResponse) -> None:
         # Expired answers of this owner go now: nobody else has a reason to look at them, and the table stays small.

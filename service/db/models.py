@@ -131,9 +131,9 @@ class Idempotency(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     request_sha256: Mapped[bytes]
     created_at: Mapped[datetime] = _created()
-    status_code: Mapped[int | None] = mapped_column(Integer)  # NULL while the first request still runs
-    headers: Mapped[Json | None]
-    body: Mapped[Json | None]
+    status_code: Mapped[int] = mapped_column(Integer)
+    headers: Mapped[Json]
+    body: Mapped[Json]
 
 
 class Dataset(Base):

@@ -57,9 +57,9 @@ def upgrade() -> None:
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("request_sha256", sa.LargeBinary(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("status_code", sa.Integer(), nullable=True),
-        sa.Column("headers", JSONB(), nullable=True),
-        sa.Column("body", JSONB(), nullable=True),
+        sa.Column("status_code", sa.Integer(), nullable=False),
+        sa.Column("headers", JSONB(), nullable=False),
+        sa.Column("body", JSONB(), nullable=False),
         sa.PrimaryKeyConstraint("owner", "key", name=op.f("pk_idempotency")),
     )
 
