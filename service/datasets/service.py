@@ -103,7 +103,7 @@ def _refuse(asked: str, code: str, detail: str) -> NoReturn:
 
 
 async def delete_dataset(session: AsyncSession, owner: str, dataset_id: UUID) -> None:
-    """Delete an imported dataset and commit. Its blob goes when nothing refers to it any more.
+    """Delete an imported dataset and commit. Its blob stays in the store, where others may have the same content.
 
     Raises:
         NotFound: no such dataset.
