@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 from fastapi import FastAPI
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from service import health, problems
@@ -117,14 +118,14 @@ async def _lifespan(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
 
 
 async def _register_key(sessions: async_sessionmaker[AsyncSession], key: str) -> None:
-    """Make the operator's key known, as soon as the database can be reached."""
+    """Make the operator's key known, as soon as the database can be reached and has its tables."""
     while True:
         try:
             async with sessions.begin() as session:
                 await session.run_sync(ensure_bootstrap_key, key)
             return
-        except problems.DATABASE_AWAY as error:
-            log.warning("bootstrap_key_waits", error=str(error))
+        except (*problems.DATABASE_AWAY, ProgrammingError) as error:
+            log.warning("bootstrap_key_waits", error=str(error).splitlines()[0])
             await asyncio.sleep(_RETRY_S)
         except BadKey as error:
             log.error("bootstrap_key_refused", error=str(error))

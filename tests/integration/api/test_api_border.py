@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from service import app as application
+from service.db.migrate import upgrade
 from service.db.models import ApiKey, JobState
 from service.jobs import service as job_service
 from service.keys.service import BadKey, ensure_bootstrap_key, new_key
@@ -21,6 +22,7 @@ from service.pagination import encode_cursor
 from service.settings import Settings
 from tests.integration.api.conftest import NewClient, serving
 from tests.integration.api.rows import TINY, add_job, add_key
+from tests.waiting import wait_until
 
 PROBLEM_FIELDS = {"type", "title", "status", "detail", "instance", "code", "request_id", "retryable", "errors"}
 
@@ -152,6 +154,20 @@ def test_the_configured_bootstrap_key_opens_the_api(settings: Settings) -> None:
             if client.get("/jobs").status_code == 200:
                 return
     pytest.fail("the bootstrap key was not registered")
+
+
+def test_the_bootstrap_key_waits_for_the_tables(
+    settings: Settings, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_RETRY_S", 0.05)
+    key = new_key()
+    changes = {"database_url": empty_database_url, "bootstrap_key": key}
+    configured = Settings(**{**settings.model_dump(), **changes}, _env_file=None)
+    with capture_logs() as logs, serving(application.create_app(configured)) as client:
+        wait_until(lambda: "bootstrap_key_waits" in {entry["event"] for entry in logs}, "the key waits")
+        upgrade(empty_database_url)
+        headers = {"Authorization": f"Bearer {key}"}
+        wait_until(lambda: client.get("/jobs", headers=headers).status_code == 200, "the key is registered")
 
 
 def test_unknown_paths_are_problems(api: TestClient) -> None:
