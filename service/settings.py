@@ -38,7 +38,11 @@ class Settings(BaseSettings):
     worker_slots: int = Field(1, ge=1, le=64, description="Jobs that one worker runs at once.")
     queues: str = Field("cpu", description="Comma-separated queues that a worker serves.")
     trainer_threads: int = Field(0, ge=0, description="CPU threads of one trainer; 0: cores divided by slots.")
-    device: str = Field("auto", description="auto, cpu or cuda: what trainers compute on.")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        description="auto, cpu, cuda or cuda:1: what trainers compute on.",
+    )
 
     lease_s: float = Field(60.0, gt=0, description="How long a job stays a worker's without a heartbeat.")
     heartbeat_s: float = Field(10.0, gt=0, description="Between two renewals of a lease; at most half of it.")
