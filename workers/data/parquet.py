@@ -112,6 +112,9 @@ class ParquetSource:
         else:
             self._classes = tuple(str(value) for value in present)
             self._numbers = {value: i for i, value in enumerate(present)}
+        for name in self._classes:
+            if "\0" in name:
+                raise SourceError(f"the class name {name!r} holds a NUL character, which cannot be stored")
 
 
 def _image_column(schema: Any) -> str:

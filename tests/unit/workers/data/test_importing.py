@@ -311,6 +311,7 @@ def test_blob_can_be_imported_again_unchanged(folder: Path, tmp_path: Path) -> N
         ({"picture": [b"x"]}, "no column of images: found picture"),
         ({"image": [1]}, "has type int64"),
         ({"image": [b"x"], "label": [1.5]}, "has type double"),
+        ({"image": [b"x"], "label": ["a\0b"]}, "NUL character"),
         ({"image": [b"x"], "split": [1]}, "'split' has type int64; expected texts"),
     ],
 )
