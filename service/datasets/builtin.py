@@ -40,7 +40,6 @@ BUILTINS: Mapping[str, DatasetInfo] = MappingProxyType(
             images=1797,
             channels=1,
             min_side=8,
-            has_test_split=False,
         )
     }
 )

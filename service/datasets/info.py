@@ -9,8 +9,8 @@ from uuid import UUID
 from service.db.models import Dataset, DatasetStatus
 from service.ids import IdKind, format_id
 
-TEST_SPLIT = "test"
-"""The split name of images that no training or ranking may see; others are divided by the job's fractions."""
+TEST_SPLIT, VAL_SPLIT = "test", "val"
+"""Names of official splits that are taken as they are; all other images are divided by the job's fractions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class DatasetInfo:
         images: number of images over all splits.
         channels: 1 (all grey) or 3.
         min_side: the smallest height or width of any image, in pixels.
-        has_test_split: True when the dataset brings an official test split.
+        test_images: number of images in the official test split; 0 when the dataset brings none.
+        val_images: likewise of the official validation split.
     """
 
     name: str
@@ -37,7 +38,8 @@ class DatasetInfo:
     images: int
     channels: int
     min_side: int
-    has_test_split: bool
+    test_images: int = 0
+    val_images: int = 0
 
     @classmethod
     def from_row(cls, row: Dataset) -> DatasetInfo:
@@ -53,7 +55,8 @@ class DatasetInfo:
             images=row.counts["images"],
             channels=row.image["channels"],
             min_side=row.image["min_side"],
-            has_test_split=row.counts["splits"].get(TEST_SPLIT, 0) > 0,
+            test_images=row.counts["splits"].get(TEST_SPLIT, 0),
+            val_images=row.counts["splits"].get(VAL_SPLIT, 0),
         )
 
     @property
@@ -72,5 +75,6 @@ class DatasetInfo:
             "images": self.images,
             "channels": self.channels,
             "min_side": self.min_side,
-            "has_test_split": self.has_test_split,
+            "test_images": self.test_images,
+            "val_images": self.val_images,
         }

@@ -168,8 +168,11 @@ def _space_spec(space: Space) -> SpaceSpec:
 
 
 def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
-    holdout = 0.0 if dataset.has_test_split else spec.dataset.holdout_fraction
-    count = int(dataset.images * (1 - holdout - spec.dataset.val_fraction))
+    """Images that are left to train on; the split itself is ``workers.data.split``, which knows each label."""
+    divisible = dataset.images - dataset.test_images - dataset.val_images
+    holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
+    val = 0 if dataset.val_images else max(1, round(spec.dataset.val_fraction * divisible))
+    count = divisible - holdout - val
     if count < 2:
         raise ValidationFailed(
             f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",

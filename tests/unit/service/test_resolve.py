@@ -101,6 +101,15 @@ def test_a_batch_larger_than_the_training_split_is_reduced_with_a_warning() -> N
     assert resolved.spec.supernet.batch_size == 64
 
 
+@pytest.mark.parametrize(
+    ("official", "left"), [({}, 70), ({"test_images": 40}, 54), ({"test_images": 40, "val_images": 20}, 40)]
+)
+def test_default_batches_leave_official_splits_out(official: dict[str, int], left: int) -> None:
+    resolved = resolve(replace(DIGITS, images=100, **official), retrain={"batch_size": 100})
+    assert resolved.spec.retrain.batch_size == left
+    assert resolved.spec.supernet.batch_size == min(64, left)
+
+
 def test_too_few_images_are_refused() -> None:
     assert refusal(replace(DIGITS, images=2)).errors[0].code == "too_few_images"
 

@@ -247,7 +247,7 @@ def colour_dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[DatasetInf
         images=imported.counts["images"],
         channels=imported.image["channels"],
         min_side=imported.image["min_side"],
-        has_test_split=True,
+        test_images=imported.counts["splits"]["test"],
     )
     return info, folder / "x.parquet"
 
