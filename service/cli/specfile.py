@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,12 @@ import yaml
 
 from service.cli import strict_yaml
 from service.cli.failures import UsageProblem
+from service.errors import shortened
 
 Json = dict[str, Any]
+
+# No search is deeper than a few levels; the server has the same limit.
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +60,14 @@ def read_spec(path: Path) -> Json:
         UsageProblem: with line and column where the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageProblem(
             f"{path} cannot be read: {error.strerror}", next_step="give the path of a YAML or JSON file"
         ) from error
     except UnicodeDecodeError as error:
         raise UsageProblem(f"{path} is not UTF-8 text", where=f"byte {error.start}") from error
-    spec = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
+    spec = _parse(path, text)
     if not isinstance(spec, dict):
         raise UsageProblem(
             f"{path} holds {_kind(spec)}, not the fields of a search",
@@ -72,9 +77,21 @@ def read_spec(path: Path) -> Json:
     return spec
 
 
+def _parse(path: Path, text: str) -> Any:
+    try:
+        value = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
+    except RecursionError as error:
+        raise _too_deep(path) from error
+    if _is_deeper(value, _MAX_DEPTH):
+        raise _too_deep(path)
+    return value
+
+
 def _parse_json(path: Path, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer, object_pairs_hook=_unique_keys
+        )
     except json.JSONDecodeError as error:
         raise UsageProblem(
             f"{path} is not valid JSON: {error.msg}",
@@ -85,6 +102,44 @@ def _parse_json(path: Path, text: str) -> Any:
 
 def _no_constant(name: str) -> float:
     raise UsageProblem(f"{name} is no number in JSON", next_step="leave the field out to get its default")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise UsageProblem(f"the number {shortened(text)} is too large")
+    return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageProblem(f"the number {shortened(text)} has too many digits") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
+    found: Json = {}
+    for key, value in pairs:
+        if key in found:
+            raise UsageProblem(f"{shortened(key)!r} is given twice", next_step="keep one of the two")
+        found[key] = value
+    return found
+
+
+def _too_deep(path: Path) -> UsageProblem:
+    return UsageProblem(f"{path} is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """True when lists and mappings lie more than ``depth`` levels inside each other."""
+    level = [value]
+    for _ in range(depth + 1):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [child for children in inner for child in children]
+        if not level:
+            return False
+    return True
 
 
 def _parse_yaml(path: Path, text: str) -> Any:
@@ -134,7 +189,7 @@ def _assign(spec: Json, assignment: str) -> None:
     target: Any = spec
     for depth, key in enumerate(keys[:-1]):
         target = _step(target, key, ".".join(keys[: depth + 1]))
-    _place(target, keys[-1], _parse_yaml(Path("--set"), text), path)
+    _place(target, keys[-1], _parse(Path("--set"), text), path)
 
 
 def _step(target: Any, key: str, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -37,14 +38,31 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def _integer(loader: StrictLoader, node: yaml.ScalarNode) -> int:
-    return int(loader.construct_scalar(node))
+    try:
+        return int(loader.construct_scalar(node))
+    except ValueError:
+        raise _unreadable("a whole number has letters or too many digits", node) from None
 
 
 def _number(loader: StrictLoader, node: yaml.ScalarNode) -> float:
-    return float(loader.construct_scalar(node))
+    try:
+        value = float(loader.construct_scalar(node))
+    except ValueError:
+        raise _unreadable("a number has letters", node) from None
+    if not math.isfinite(value):
+        raise _unreadable("a number is too large", node)
+    return value
+
+
+def _unreadable(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 _TAG = "tag:yaml.org,2002:"
+_JSON_TAGS = frozenset(f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
+StrictLoader.yaml_constructors = {
+    tag: constructor for tag, constructor in yaml.SafeLoader.yaml_constructors.items() if tag in {*_JSON_TAGS, None}
+}
 _DIGITS = list("-+0123456789")
 _NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"
 StrictLoader.add_implicit_resolver(f"{_TAG}null", re.compile(r"(?:null|~|)$"), ["n", "~", ""])
@@ -60,5 +78,6 @@ def load(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: with the place, as ``problem_mark``, where the text cannot be read.
+        RecursionError: bottomless nesting.
     """
     return yaml.load(text, Loader=StrictLoader)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from service.client import download, events
 from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space
-from service.client.transport import Transport
+from service.client.transport import Transport, segment
 
 Json = dict[str, Any]
 JobAction = Literal["cancel", "pause", "resume", "retry"]
@@ -65,11 +65,11 @@ class Client:
 
     def job(self, job_id: str) -> Job:
         """A job as it is now."""
-        return Job.model_validate(self._transport.get(f"/jobs/{job_id}"))
+        return Job.model_validate(self._transport.get(f"/jobs/{segment(job_id)}"))
 
     def act(self, job_id: str, action: JobAction) -> Job:
         """Cancel, pause, resume or retry a job; repeating it is harmless."""
-        return Job.model_validate(self._transport.post(f"/jobs/{job_id}/{action}"))
+        return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/{action}"))
 
     def events(self, job_id: str, *, after: int = 0, limit: int = _PAGE) -> list[Event]:
         """Events that exist now with an id above ``after``, in order, at most ``limit``."""
@@ -83,7 +83,7 @@ class Client:
         self, job_id: str, *, sort: Literal["n", "score"] = "n", limit: int | None = None
     ) -> list[Candidate]:
         """The scored architectures of a search, as they were evaluated or the best first; all of them by default."""
-        return self._list(f"/jobs/{job_id}/candidates", Candidate, limit, sort=sort)
+        return self._list(f"/jobs/{segment(job_id)}/candidates", Candidate, limit, sort=sort)
 
     def winner(self, job_id: str) -> Candidate | None:
         """The network that won, None when there is none (yet)."""
@@ -93,12 +93,12 @@ class Client:
 
     def pareto(self, job_id: str) -> list[Candidate]:
         """The candidates that no other one beats in every objective."""
-        answer = self._transport.get(f"/jobs/{job_id}/pareto")
+        answer = self._transport.get(f"/jobs/{segment(job_id)}/pareto")
         return [Candidate.model_validate(item) for item in answer["data"]]
 
     def artifacts(self, job_id: str) -> list[Artifact]:
         """The files of a job."""
-        return self._list(f"/jobs/{job_id}/artifacts", Artifact, None)
+        return self._list(f"/jobs/{segment(job_id)}/artifacts", Artifact, None)
 
     def download(self, artifact: Artifact, path: Path) -> Path:
         """Fetch a file and check its digest; goes on where an earlier try broke off.
@@ -114,7 +114,7 @@ class Client:
 
     def architecture(self, architecture_id: str) -> Json:
         """The architecture JSON of a candidate with its costs, scores and accuracies."""
-        answer: Json = self._transport.get(f"/architectures/{architecture_id}")
+        answer: Json = self._transport.get(f"/architectures/{segment(architecture_id)}")
         return answer
 
     def datasets(self) -> list[Dataset]:
@@ -123,7 +123,7 @@ class Client:
 
     def dataset(self, dataset_id: str) -> Dataset:
         """A dataset as it is now."""
-        return Dataset.model_validate(self._transport.get(f"/datasets/{dataset_id}"))
+        return Dataset.model_validate(self._transport.get(f"/datasets/{segment(dataset_id)}"))
 
     def import_dataset(self, name: str, path: str, *, labels: Literal["auto", "none"] = "auto") -> Dataset:
         """Import a folder or Parquet file that lies below the server's import root; ``job`` of the result does it."""

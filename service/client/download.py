@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.client.errors import ApiError, ClientError, DigestMismatch, is_temporary
 from service.client.records import Artifact
-from service.client.transport import Transport
+from service.client.transport import Transport, segment
 
 _TRIES = 5
 _WAIT_S = 1.0
@@ -59,7 +59,9 @@ def _fetch(transport: Transport, artifact: Artifact, part: Path) -> None:
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": etag}
     try:
-        with transport.stream(f"/artifacts/{artifact.id}/content", headers=headers, silence_s=_SILENCE_S) as response:
+        with transport.stream(
+            f"/artifacts/{segment(artifact.id)}/content", headers=headers, silence_s=_SILENCE_S
+        ) as response:
             goes_on = response.status_code == HTTPStatus.PARTIAL_CONTENT
             with part.open("ab" if goes_on else "wb") as file:
                 for piece in response.iter_bytes():

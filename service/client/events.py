@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from service.client.errors import ClientError, is_temporary
 from service.client.records import Event
-from service.client.transport import Transport
+from service.client.transport import Transport, segment
 
 # The server sends a comment at least this often while nothing happens; twice that is a dead connection.
 _SILENCE_S = 60.0
@@ -82,13 +82,13 @@ def follow(transport: Transport, job_id: str, after: int = 0) -> Iterator[Event]
 
 def page(transport: Transport, job_id: str, after: int, limit: int = _PAGE) -> list[Event]:
     """Events that exist now with a number above ``after``, at most ``limit``."""
-    answer = transport.get(f"/jobs/{job_id}/events", {"after": after, "limit": limit})
+    answer = transport.get(f"/jobs/{segment(job_id)}/events", {"after": after, "limit": limit})
     return [Event.model_validate(item) for item in answer["data"]]
 
 
 def _stream(transport: Transport, job_id: str, after: int) -> Iterator[Event]:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-    with transport.stream(f"/jobs/{job_id}/events", headers=headers, silence_s=_SILENCE_S) as response:
+    with transport.stream(f"/jobs/{segment(job_id)}/events", headers=headers, silence_s=_SILENCE_S) as response:
         if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
             return
         for frame in read_frames(response.iter_lines()):
@@ -112,5 +112,5 @@ def _poll(transport: Transport, job_id: str, after: int) -> Iterator[Event]:
 
 def _is_over(transport: Transport, job_id: str, after: int) -> bool:
     """Whether the caller has seen all that there will be, its last event included."""
-    done = bool(transport.get(f"/jobs/{job_id}")["done"])
+    done = bool(transport.get(f"/jobs/{segment(job_id)}")["done"])
     return done and not page(transport, job_id, after, limit=1)

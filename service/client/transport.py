@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -81,7 +83,12 @@ class Transport:
             ApiError: when the server refuses.
             NoServer: when nothing answers.
         """
-        return self._send("POST", path, json=body, headers={"Idempotency-Key": str(uuid4())}).json()
+        headers = {"Idempotency-Key": str(uuid4())}
+        if body is None:
+            return self._send("POST", path, headers=headers).json()
+        # ASCII: what is no text, such as a file name that is not UTF-8, reaches the server and is refused there.
+        content = json.dumps(body).encode()
+        return self._send("POST", path, content=content, headers={**headers, "Content-Type": "application/json"}).json()
 
     @contextmanager
     def stream(
@@ -128,6 +135,11 @@ class Transport:
 
     def _no_server(self, error: httpx.TransportError) -> NoServer:
         return NoServer(self.base_url, str(error) or type(error).__name__)
+
+
+def segment(text: str) -> str:
+    """A text as one part of a path: whatever was given for an id names no other path."""
+    return quote(text.encode("utf-8", "surrogateescape"), safe="")
 
 
 def refusal_of(response: httpx.Response) -> ApiError:

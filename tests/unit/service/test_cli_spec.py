@@ -75,6 +75,12 @@ def test_json_is_read_as_what_it_is(value: Any) -> None:
         ("a: &x 1\nb: *x", "line 2, column 4"),
         ("? [a, b]\n: 1", "line 1, column 3"),
         ("a: !!python/object/apply:os.getpid []", "line 1, column 4"),
+        ("a: 2026-01-01\nb: !!timestamp 2026-01-01", "line 2, column 4"),
+        ("a: !!binary aGk=", "line 1, column 4"),
+        ("a: !!set {b}", "line 1, column 4"),
+        ("a: 1\nseed: 1" + "0" * 5000, "line 2, column 7"),
+        ("max: 1e999", "line 1, column 6"),
+        ("a: !!int x", "line 1, column 4"),
     ],
 )
 def test_broken_yaml_is_told_with_line_and_column(tmp_path: Path, text: str, where: str) -> None:
@@ -94,6 +100,31 @@ def test_broken_json_is_told_with_line_and_column(tmp_path: Path) -> None:
 def test_json_without_numbers_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageProblem, match="no number"):
         read_spec(written(tmp_path, text, "search.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"seed": 1, "seed": 2}', "'seed' is given twice"),
+        ('{"seed": 1' + "0" * 5000 + "}", "too many digits"),
+        ('{"seed": 1e999}', "1e999 is too large"),
+    ],
+)
+def test_json_that_would_be_read_as_something_else_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UsageProblem, match=told):
+        read_spec(written(tmp_path, text, "search.json"))
+
+
+@pytest.mark.parametrize("name", ["search.json", "search.yaml"])
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_bottomless_file_is_refused(tmp_path: Path, name: str, depth: int) -> None:
+    with pytest.raises(UsageProblem, match="nested more than 64 levels"):
+        read_spec(written(tmp_path, '{"a":' * depth + "1" + "}" * depth, name))
+
+
+@pytest.mark.parametrize("name", ["search.json", "search.yaml"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, name: str) -> None:
+    assert read_spec(written(tmp_path, '\ufeff{"method": "masktas"}', name)) == {"method": "masktas"}
 
 
 @pytest.mark.parametrize("text", ["- a\n- b", "just words", "", "3"])

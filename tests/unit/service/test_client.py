@@ -85,6 +85,23 @@ def test_a_request_whose_first_try_still_runs_is_repeated() -> None:
         assert transport(server.url).post("/search", {}) == JOB
 
 
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [("../healthz", "/jobs/..%2Fhealthz"), ("x?y=1#z", "/jobs/x%3Fy%3D1%23z"), ("\udcff", "/jobs/%FF")],
+)
+def test_an_id_of_any_text_asks_for_no_other_path(given: str, path: str) -> None:
+    with scripted_server({f"GET {path}": [problem(404, "not_found")]}) as server, Client(server.url) as client:
+        with pytest.raises(ApiError) as caught:
+            client.job(given)
+        assert caught.value.problem.code == "not_found"
+
+
+@pytest.mark.parametrize("odd", ["\ud800", float("nan"), float("inf"), 10**400])
+def test_what_json_cannot_say_is_left_to_the_server_to_refuse(odd: object) -> None:
+    with scripted_server({"POST /search": [problem(400, "malformed")]}) as server, pytest.raises(ApiError):
+        transport(server.url).post("/search", {"name": odd})
+
+
 def test_a_refusal_is_not_repeated() -> None:
     with (
         scripted_server({"POST /search": [problem(422, "validation_failed", "Bad.")]}) as server,
