@@ -18,7 +18,6 @@ class IdKind(StrEnum):
     SUPERNET = "sn"
     ARTIFACT = "art"
     TEACHER = "tch"
-    KEY = "key"
 
 
 class BadId(ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -30,35 +29,20 @@ class EventType(StrEnum):
     END = "end"
 
 
-def append_event(
-    session: Session, job_id: UUID, event_type: EventType, payload: dict[str, Any], fence: int | None = None
-) -> int:
+def append_event(session: Session, job_id: UUID, event_type: EventType, payload: dict[str, Any]) -> int:
     """Add an event to a job that exists and return its ``seq``, counted from 1 without gaps.
 
     The number is taken under the job row's lock, which the caller's transaction then holds: a reader that asks for
     ``seq > last`` therefore never skips an event that commits late, as it could with a database sequence.
-
-    ``fence`` names the attempt that the event speaks of; by default the job's current one.
     """
-    seq, current = session.execute(
+    seq, fence = session.execute(
         update(Job)
         .where(Job.id == job_id)
         .values(last_seq=Job.last_seq + 1)
         .returning(Job.last_seq, Job.fence)
         .execution_options(synchronize_session=False)
     ).one()
-    session.execute(
-        insert(JobEvent).values(
-            job_id=job_id, seq=seq, fence=current if fence is None else fence, type=event_type, payload=payload
-        )
-    )
+    session.execute(insert(JobEvent).values(job_id=job_id, seq=seq, fence=fence, type=event_type, payload=payload))
     # Sent at commit, and once however many events a transaction adds: PostgreSQL drops equal notifications.
     session.execute(select(func.pg_notify(JOB_CHANNEL, str(job_id))))
     return int(seq)
-
-
-def read_events(session: Session, job_id: UUID, after: int, limit: int) -> Sequence[JobEvent]:
-    """At most ``limit`` events with ``seq > after``, in order."""
-    return session.scalars(
-        select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.seq > after).order_by(JobEvent.seq).limit(limit)
-    ).all()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.models import Attempt, Job, JobEvent
 from service.jobs import transitions
-from service.jobs.events import EventType, read_events
+from service.jobs.events import EventType
 from service.jobs.values import Claim
 from tests.jobs import new_job
 
@@ -50,7 +50,7 @@ def attempts(sessions: Sessions, job_id: UUID) -> list[Attempt]:
 
 def events(sessions: Sessions, job_id: UUID) -> list[JobEvent]:
     with sessions() as session:
-        return list(read_events(session, job_id, after=0, limit=1000))
+        return list(session.scalars(select(JobEvent).where(JobEvent.job_id == job_id).order_by(JobEvent.seq)))
 
 
 @contextmanager
