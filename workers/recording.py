@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
-from sqlalchemy import update
+from sqlalchemy import ARRAY, Integer, any_, literal, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -110,9 +110,11 @@ def record_candidates(session: Session, job: Job, batch: Candidates) -> None:
     for generation, candidates in generations.items():
         payload = {"generation": generation, "candidates": candidates}
         append_event(session, job.id, EventType.CANDIDATE, payload)
+    # One array and not one parameter for each member, of which a statement can have 65,535.
+    is_member = Candidate.n == any_(literal(batch.front, ARRAY(Integer)))
     moved = session.execute(
         update(Candidate)
-        .where(Candidate.job_id == job.id, Candidate.on_front != Candidate.n.in_(batch.front))
+        .where(Candidate.job_id == job.id, Candidate.on_front != is_member)
         .values(on_front=~Candidate.on_front)
         .returning(Candidate.n)
         .execution_options(synchronize_session=False)
