@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,6 +117,15 @@ class Context:
         elif not self.budget_reached:
             self.budget_reached = True
             raise BudgetReached
+
+    def poll_to_finish(self) -> None:
+        """Like :meth:`poll` for the job's last steps, which a spent budget does not keep from showing what there is.
+
+        Raises:
+            StopRequested: when somebody wants the attempt to stop.
+        """
+        with suppress(BudgetReached):
+            self.poll()
 
     # Files and checkpoints
 

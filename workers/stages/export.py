@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from models.extract import build_timm, extract_state
 from search.constraints import violation
 from search.cost import cost
 from service.errors import ExportParityFailed
-from workers.stages.context import BudgetReached, Json
+from workers.stages.context import Json
 from workers.stages.masked import SUPERNET_FILE
 from workers.stages.retrain import load_retrained
 from workers.stages.search import METRIC
@@ -145,7 +144,7 @@ class ExportStage:
             folder = write_finalist(ctx, finalist)
             expected = _logits(trained_network(ctx, finalist), images)
             tasks.append(lambda folder=folder, expected=expected: verify_export(folder, images, expected))  # type: ignore[misc]
-            _poll(ctx)
+            ctx.poll_to_finish()
         proofs = [_judged(ctx, finalist, proof) for finalist, proof in zip(networks, _prove(ctx, tasks), strict=True)]
         return {"proofs": proofs}
 
@@ -163,19 +162,13 @@ def _prove(ctx: SearchContext, tasks: Sequence[Callable[[], Parity]]) -> list[Pa
         futures: list[Future[Parity]] = [pool.submit(task) for task in tasks]
         while pending := wait(futures, timeout=_POLL_S).not_done:
             ctx.progress(1 - len(pending) / len(futures))
-            _poll(ctx)
+            ctx.poll_to_finish()
         return [future.result() for future in futures]
     except (ExportLoadError, ParityError) as error:
         raise ExportParityFailed(f"The exported files are not the trained network: {error}") from error
     finally:
         # A proof that is under way ends with the trainer's process group; nobody waits for it.
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _poll(ctx: SearchContext) -> None:
-    """Stop when asked, but not because the job's time is up: what is exported here is what there is to show."""
-    with suppress(BudgetReached):
-        ctx.poll()
 
 
 def _judged(ctx: SearchContext, finalist: Finalist, parity: Parity) -> Json:

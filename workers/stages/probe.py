@@ -45,7 +45,6 @@ def judge_score(ctx: SearchContext, data: LabelledSet) -> Json | None:
     for entry in sample:
         accuracies.append(probe_accuracy(supernet, ctx.space.decode(entry["genotype"]), data, ctx))
         ctx.progress(len(accuracies) / (len(sample) + 1))
-        ctx.poll()
     scores = [entry["score"] for entry in sample]
     params = [entry["costs"]["params_m"] for entry in sample]
     rng = numpy_stream(ctx.seed, "report", "bootstrap")
@@ -68,10 +67,11 @@ def judge_score(ctx: SearchContext, data: LabelledSet) -> Json | None:
 @torch.inference_mode()
 def probe_accuracy(supernet: Supernet, arch: Architecture, data: LabelledSet, ctx: SearchContext) -> float:
     """Leave-one-out accuracy of a ridge classifier on the pooled features of one subnet."""
-    features_Nd = torch.cat(
-        [supernet(images.to(ctx.compute.device), arch.with_classes(0)).cpu() for images in data.images.batches(_BATCH)]
-    )
-    return leave_one_out_accuracy(features_Nd, torch.from_numpy(data.labels), data.classes)
+    features: list[Tensor] = []
+    for images in data.images.batches(_BATCH):
+        features.append(supernet(images.to(ctx.compute.device), arch.with_classes(0)).cpu())
+        ctx.poll()
+    return leave_one_out_accuracy(torch.cat(features), torch.from_numpy(data.labels), data.classes)
 
 
 def leave_one_out_accuracy(features_Nd: Tensor, labels_N: Tensor, classes: int) -> float:

@@ -39,7 +39,7 @@ class ReportStage:
             return None
         data = labels.of(ctx.dataset.holdout)
         network = model.load(export_folder(ctx, winner.n)).to(ctx.compute.device)
-        correct = count_correct(network, data, ctx.compute, EVAL_BATCH)
+        correct = count_correct(network, data, ctx.compute, EVAL_BATCH, ctx.poll_to_finish)
         accuracy = correct / len(data)
         write_finalist(ctx, winner, holdout=accuracy)
         low, high = wilson_interval(correct, len(data))

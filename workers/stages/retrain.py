@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from timm.models.vision_transformer import VisionTransformer
 
 from models.architecture import Architecture
 from models.extract import build_timm, extract_state, load_backbone
-from workers.data.dataset import Labels
+from workers.data.dataset import LabelledSet, Labels
 from workers.stages.context import BudgetReached, Json
 from workers.stages.masked import SUPERNET_FILE
 from workers.stages.search_context import SearchContext
@@ -50,21 +52,36 @@ class RetrainStage:
             return {"networks": []}
         chosen = ctx.outputs["search"]["best"]
         networks: list[Json] = list(ctx.state.get("networks", []))
-        try:
-            for i in range(len(networks), len(chosen)):
-                networks.append(_retrain(ctx, labels, chosen[i], networks, i, len(chosen)))
+        with suppress(BudgetReached):
+            while len(networks) < len(chosen) and not ctx.budget_reached:
+                networks.append(_retrain(ctx, labels, chosen, networks))
                 ctx.checkpoint({"networks": networks})
-        except BudgetReached:
+        if len(networks) < len(chosen):
             ctx.warn("budget_reached", f"{len(networks)} of {len(chosen)} networks were retrained when time was up")
         return {"networks": networks}
 
 
-def _retrain(ctx: SearchContext, labels: Labels, candidate: Json, before: list[Json], index: int, total: int) -> Json:
-    n, spec = candidate["n"], ctx.spec.retrain
+def _retrain(ctx: SearchContext, labels: Labels, chosen: list[Json], done: list[Json]) -> Json:
+    """Train and measure the next of the chosen candidates."""
+    candidate = chosen[len(done)]
+    n = candidate["n"]
     arch = ctx.space.decode(candidate["genotype"], len(ctx.classes))
+    if ctx.file(retrained_file(n)) is None:
+        network = _train(ctx, labels.of(ctx.dataset.train), n, arch, done, len(chosen))
+        ctx.keep(write_tensors(ctx.path(retrained_file(n)), network.state_dict(), {"architecture": arch.to_json()}))
+        ctx.checkpoint({"networks": done})
+    network = load_retrained(ctx, n, arch).to(ctx.compute.device)
+    val = labels.of(ctx.dataset.val)
+    correct = count_correct(network, val, ctx.compute, EVAL_BATCH, ctx.poll_to_finish)
+    return {"n": n, "score": candidate["score"], "val": correct / len(val), "val_images": len(val)}
+
+
+def _train(
+    ctx: SearchContext, data: LabelledSet, n: int, arch: Architecture, done: list[Json], total: int
+) -> VisionTransformer:
+    spec = ctx.spec.retrain
     stream: tuple[PathPart, ...] = ("retrain", n)
     network = _fresh(ctx, arch, stream).to(ctx.compute.device)
-    data = labels.of(ctx.dataset.train)
     optim = Optim.of(ctx, spec, len(data))
     order = BatchOrder(len(data), optim.batch_size, ctx.seed, stream)
     total_steps = optim.epochs * order.steps_per_epoch
@@ -84,11 +101,8 @@ def _retrain(ctx: SearchContext, labels: Labels, candidate: Json, before: list[J
         clip_grad=spec.clip_grad,
         metrics_every=metrics_every(total_steps),
     )
-    train(ctx, loop, batch_size=optim.batch_size, state={"networks": before}, part=index, parts=total)
-    ctx.keep(write_tensors(ctx.path(retrained_file(n)), network.state_dict(), {"architecture": arch.to_json()}))
-    val = labels.of(ctx.dataset.val)
-    correct = count_correct(network, val, ctx.compute, EVAL_BATCH)
-    return {"n": n, "score": candidate["score"], "val": correct / len(val), "val_images": len(val)}
+    train(ctx, loop, batch_size=optim.batch_size, state={"networks": done}, part=len(done), parts=total)
+    return network
 
 
 def _fresh(ctx: SearchContext, arch: Architecture, stream: tuple[PathPart, ...]) -> VisionTransformer:

@@ -5,7 +5,7 @@ Legend: B images, C channels, H, W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -112,8 +112,10 @@ class Supervised:
 
 
 @torch.inference_mode()
-def count_correct(network: nn.Module, data: LabelledSet, compute: Compute, batch_size: int) -> int:
-    """How many images the network puts into their class."""
+def count_correct(
+    network: nn.Module, data: LabelledSet, compute: Compute, batch_size: int, poll: Callable[[], None] = lambda: None
+) -> int:
+    """How many images the network puts into their class. ``poll`` is called after each batch; it may raise to stop."""
     was_training = network.training
     network.eval()
     correct = 0
@@ -122,5 +124,6 @@ def count_correct(network: nn.Module, data: LabelledSet, compute: Compute, batch
         with compute.forward():
             predicted = network(images.to(compute.device)).argmax(dim=-1).cpu()
         correct += int((predicted == labels).sum())
+        poll()
     network.train(was_training)
     return correct
