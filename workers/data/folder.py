@@ -189,7 +189,8 @@ def _refuse_clashes(folders: list[Path], meaning: Callable[[Path], str]) -> None
     for folder in folders:
         first = seen.setdefault(meaning(folder), folder)
         if first is not folder:
-            names = f"{printable(first.name)!r} and {printable(folder.name)!r}"
+            # Escaped: two spellings of one name look alike.
+            names = f"{printable(first.name)!a} and {printable(folder.name)!a}"
             raise SourceError(f"folders {names} both mean '{meaning(folder)}'; rename one")
 
 

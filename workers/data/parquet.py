@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from service.errors import shortened
 from workers.data.blob import Row, SplitName
 from workers.data.findings import FindingCode, Findings
 from workers.data.source import SPLIT_ALIASES, SourceError
@@ -54,7 +55,7 @@ class ParquetSource:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """ClassLabel names where declared, else the sorted distinct labels as text."""
+        """ClassLabel names where declared, else the sorted distinct labels as text; a negative number is none."""
         return self._classes
 
     @property
@@ -85,7 +86,7 @@ class ParquetSource:
             return None
         label = values.get(_LABEL_COLUMN)
         if label is not None and self._numbers is not None and label not in self._numbers:
-            allowed = f"0 to {len(self._classes) - 1}" if self._classes else "none"
+            allowed = shortened(", ".join(map(str, self._numbers)))
             findings.add(FindingCode.INVALID_LABEL, where, f"label {label!r}; allowed are {allowed}")
             return None
         return Row(
@@ -110,8 +111,9 @@ class ParquetSource:
             self._classes = names
             self._numbers = {i: i for i in range(len(names))}
         else:
-            self._classes = tuple(str(value) for value in present)
-            self._numbers = {value: i for i, value in enumerate(present)}
+            values = [value for value in present if isinstance(value, str) or value >= 0]
+            self._classes = tuple(str(value) for value in values)
+            self._numbers = {value: i for i, value in enumerate(values)}
         for name in self._classes:
             if "\0" in name:
                 raise SourceError(f"the class name {name!r} holds a NUL character, which cannot be stored")

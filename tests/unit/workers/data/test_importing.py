@@ -151,7 +151,7 @@ def test_class_names_survive(tmp_path: Path, name: str) -> None:
 def test_two_spellings_of_one_name_are_a_clash(tmp_path: Path) -> None:
     for form in ("NFC", "NFD"):
         save(tmp_path / "names" / unicodedata.normalize(form, "Größe") / "1.png")
-    with pytest.raises(DatasetInvalid, match="both mean 'Größe'"):
+    with pytest.raises(DatasetInvalid, match=r"'Gr\\xf6\\xdfe'.* both mean 'Größe'"):
         imported(tmp_path / "names", tmp_path)
 
 
@@ -262,6 +262,16 @@ def test_parquet_with_raw_bytes_and_text_labels(tmp_path: Path) -> None:
     assert result.counts["labelled"] == 2
 
 
+def test_a_negative_label_is_no_class_without_names_either(tmp_path: Path) -> None:
+    columns = {"image": hf_images(60), "label": pa.array([-1, -7, *[10, 20] * 29])}
+    result = imported(write_parquet(tmp_path / "x.parquet", columns), tmp_path)
+    assert result.classes == ("10", "20")
+    assert [(found["path"], found["reason"]) for found in result.report["findings"]] == [
+        ("row 0", "label -1; allowed are 10, 20"),
+        ("row 1", "label -7; allowed are 10, 20"),
+    ]
+
+
 @pytest.mark.parametrize("labels", [None, [-1, -1]])
 def test_parquet_without_labels(tmp_path: Path, labels: list[int] | None) -> None:
     columns: dict[str, object] = {"image": hf_images(2)}
@@ -278,7 +288,7 @@ def test_labels_out_of_range_are_found_by_row(tmp_path: Path) -> None:
     result = imported(path, tmp_path)
     assert result.counts["images"] == 58
     assert [f["path"] for f in result.report["findings"]] == ["row 7", "row 30"]
-    assert "1000000; allowed are 0 to 2" in result.report["findings"][1]["reason"]
+    assert "1000000; allowed are 0, 1, 2" in result.report["findings"][1]["reason"]
 
 
 def test_split_column_is_honoured(tmp_path: Path) -> None:
