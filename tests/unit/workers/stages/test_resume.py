@@ -65,8 +65,9 @@ def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pyt
     assert not before & {arch.genotype for arch in scored}
 
 
-@pytest.mark.parametrize("stage", ["teacher", "supernet", "search", "retrain"])
-@pytest.mark.parametrize("reason", ["cancel", "pause", "drain"])
+@pytest.mark.parametrize(
+    ("stage", "reason"), [("teacher", "cancel"), ("supernet", "pause"), ("search", "drain"), ("retrain", "cancel")]
+)
 def test_stop_comes_after_a_checkpoint_of_that_moment(stage: str, reason: str, tmp_path: Path) -> None:
     channel = run_until(search_start(TINY, tmp_path), StopAt(stage, 0.3, reason))  # type: ignore[arg-type]
     assert channel.messages[-1] == channel.last_checkpoint
