@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: <data_dir>/store")
     import_root: Path | None = Field(None, description="Datasets may be imported from paths below this folder only.")
 
-    host: str = Field("127.0.0.1", description="Address that the API listens on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="0 picks any free port.")
     root_path: str = Field("", description="Prefix under which a proxy serves the API.")
     bootstrap_key: SecretStr | None = Field(None, description="First admin key; made and printed when not given.")

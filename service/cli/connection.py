@@ -47,10 +47,10 @@ def read_settings(**given: object) -> Settings:
         return Settings(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "settings"
-        variable = f"VITAILOR_{field.upper()}" if first["loc"] else "the settings"
+        field = ".".join(map(str, first["loc"]))
+        message = str(first["msg"]).removeprefix("Value error, ")
         raise UsageProblem(
-            f"{variable} is not usable: {first['msg']}",
+            f"VITAILOR_{field.upper()} is not usable: {message}" if first["loc"] else message,
             where=f"value {first['input']!r}" if first["loc"] else "",
             next_step="`vitailor settings` lists every variable with what it means",
         ) from error
@@ -62,7 +62,7 @@ def _url_of(folder: Path) -> str:
         return str(json.loads(path.read_text(encoding="utf-8"))["url"])
     except FileNotFoundError:
         raise NoServerKnown(folder) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageProblem(
             f"{path} cannot be read: {error}", next_step="name the server with --url or VITAILOR_URL"
         ) from error
@@ -76,7 +76,7 @@ def _key_of(folder: Path) -> str | None:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return None  # the server says whether it needs one
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageProblem(
-            f"the API key in {path} cannot be read: {error.strerror}", next_step=f"give the key in {KEY_VARIABLE}"
+            f"the API key in {path} cannot be read: {error}", next_step=f"give the key in {KEY_VARIABLE}"
         ) from error

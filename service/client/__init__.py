@@ -13,7 +13,7 @@ creating request carries an idempotency key, streams go on after the last event 
 """
 
 from service.client.client import Client
-from service.client.errors import ApiError, ClientError, DigestMismatch, NoServer
+from service.client.errors import ApiError, ClientError, DigestMismatch, NoServer, Unreachable
 from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Problem, ProblemItem, Space
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "Problem",
     "ProblemItem",
     "Space",
+    "Unreachable",
 ]

@@ -20,6 +20,10 @@ class NoServer(ClientError):
         super().__init__(f"no answer from {url}: {reason}")
 
 
+class Unreachable(ClientError):
+    """No request can be made with this URL, key or proxy; ``str`` says which of them is at fault and why."""
+
+
 class ApiError(ClientError):
     """The server refused a request; ``problem`` says why and what would have been allowed."""
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 from pydantic import ValidationError
 
-from service.client.errors import ApiError, NoServer
+from service.client.errors import ApiError, NoServer, Unreachable
 from service.client.records import Problem
 
 Json = dict[str, Any]
@@ -34,6 +34,9 @@ class Transport:
         retries: how often a request is repeated when the server does not answer or answers that it cannot just now.
         first_wait_s: pause before the first repetition, doubled for each further one; ``Retry-After`` wins.
         sleep: how to wait; a seam for tests.
+
+    Raises:
+        Unreachable: when the URL, the key or the environment's proxy cannot be used.
     """
 
     def __init__(
@@ -46,19 +49,12 @@ class Transport:
         first_wait_s: float = 0.2,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.base_url = base_url.rstrip("/")
         self.sleep = sleep
         self._retries = retries
         self._first_wait_s = first_wait_s
         self._timeout_s = timeout_s
-        self._http = httpx.Client(
-            base_url=self.base_url,
-            headers=headers,
-            timeout=timeout_s,
-            # The environment's proxy cannot reach this machine's own addresses.
-            trust_env=not _is_loopback(httpx.URL(self.base_url).host),
-        )
+        self._http = _connection(self.base_url, api_key, timeout_s)
 
     def close(self) -> None:
         """Close the connections."""
@@ -135,6 +131,27 @@ class Transport:
 
     def _no_server(self, error: httpx.TransportError) -> NoServer:
         return NoServer(self.base_url, str(error) or type(error).__name__)
+
+
+def _connection(base_url: str, api_key: str | None, timeout_s: float) -> httpx.Client:
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise Unreachable(f"{base_url!r} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise Unreachable(f"{base_url!r} is not the URL of a server, such as http://127.0.0.1:8000")
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise Unreachable("the API key holds characters that no key has; it is one line such as vt_<id>_<secret>")
+    try:
+        return httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=timeout_s,
+            # The environment's proxy cannot reach this machine's own addresses.
+            trust_env=not _is_loopback(url.host),
+        )
+    except (httpx.InvalidURL, ValueError, ImportError) as error:
+        raise Unreachable(f"the proxy that the environment names cannot be used: {error}") from error
 
 
 def segment(text: str) -> str:

@@ -113,6 +113,50 @@ def test_the_environment_names_server_and_key(run: Run, monkeypatch: pytest.Monk
     assert server.requests[0].headers["authorization"] == "Bearer vt_other"
 
 
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://[::1", "http://", "http://127.0.0.1:port"])
+def test_an_address_that_is_none_is_refused(run: Run, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert run("jobs", "--url", url) == Exit.REFUSED
+    assert repr(url.rstrip("/")) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["vt_\nb", "vt_ü", "vt_\udcff"])
+def test_a_key_that_is_none_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    monkeypatch.setenv("VITAILOR_API_KEY", key)
+    assert run("jobs", "--url", "http://127.0.0.1:1") == Exit.REFUSED
+    assert "the API key holds characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("proxy", ["::::", "socks5://127.0.0.1:1", "garbage://x"])
+def test_a_proxy_that_cannot_be_used_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], proxy: str
+) -> None:
+    monkeypatch.setenv("all_proxy", proxy)
+    assert run("jobs", "--url", "http://server.invalid") == Exit.REFUSED
+    assert "the proxy that the environment names" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b"{", b"3", b"\xff"])
+def test_a_broken_server_file_is_told(run: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "server.json").write_bytes(content)
+    assert run("jobs", "--data", str(tmp_path)) == Exit.REFUSED
+
+
+def test_a_broken_key_file_is_told(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "api-key").write_bytes(b"\xff")
+    assert run("jobs", "--data", str(tmp_path), "--url", "http://127.0.0.1:1") == Exit.REFUSED
+    assert "api-key cannot be read" in capsys.readouterr().err
+
+
+def test_settings_that_contradict_each_other_are_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VITAILOR_LEASE_S", "1")
+    assert run("up") == Exit.REFUSED
+    assert capsys.readouterr().err.startswith("error: heartbeat_s 10 must be at most half of lease_s 1")
+
+
 def test_a_wrong_key_says_where_keys_come_from(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server({"GET /jobs": [problem(401, "unauthorized", "The key is unknown.")]}) as server:
         assert run("jobs", "--url", server.url) == Exit.REFUSED
