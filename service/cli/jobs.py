@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -169,25 +171,44 @@ def find_winner(client: Client, job: Job) -> Candidate:
     """
     winner = client.winner(job.id)
     if winner is None:
-        raise UsageProblem(
-            f"job {job.id} is {job.status} and has no network to download",
-            next_step=f"`vitailor job {job.id} --wait` waits for its end",
-        )
+        how = f"`vitailor job {job.id}` tells more" if job.done else f"`vitailor job {job.id} --wait` waits for its end"
+        raise UsageProblem(f"job {job.id} is {job.status} and has no network to download", next_step=how)
     return winner
 
 
 def fetch_winner(client: Client, job: Job, folder: Path) -> list[Path]:
-    """Download the files of the network that won into a folder."""
+    """Download the files of the network that won into a folder.
+
+    Raises:
+        UsageProblem: when the job has none, or when the folder cannot be written.
+    """
     winner = find_winner(client, job)
-    return client.download_all((a for a in client.artifacts(job.id) if a.architecture == winner.id), folder)
+    with _writing(folder):
+        return client.download_all((a for a in client.artifacts(job.id) if a.architecture == winner.id), folder)
 
 
 def fetch_all(client: Client, job: Job, folder: Path) -> list[Path]:
-    """Download every file of a job: those of a network into a folder named as its architecture."""
-    return [
-        client.download(artifact, folder / (artifact.architecture or "") / Path(artifact.name).name)
-        for artifact in client.artifacts(job.id)
-    ]
+    """Download every file of a job: those of a network into a folder named as its architecture.
+
+    Raises:
+        UsageProblem: when the folder cannot be written.
+    """
+    with _writing(folder):
+        return [
+            client.download(artifact, folder / (artifact.architecture or "") / Path(artifact.name).name)
+            for artifact in client.artifacts(job.id)
+        ]
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageProblem(
+            f"{error.filename or folder} cannot be written: {error.strerror}",
+            next_step="name another folder with --out, or make room and run the command again: it goes on where it was",
+        ) from error
 
 
 def _act(job_id: str, action: JobAction, url: str | None, data: Path | None) -> None:

@@ -211,6 +211,19 @@ def waiting(status: str, **more: Any) -> dict[str, list[Answer]]:
     }
 
 
+@pytest.mark.parametrize("flags", [[], ["--all"]])
+def test_a_folder_that_cannot_be_written_is_told(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    artifact = {"id": "art_1", "name": "model.py", "kind": "code", "size_bytes": 1, "sha256": "0" * 64}
+    files = {"data": [{**artifact, "media_type": "text/x-python", "architecture": "arch_1_0"}], "has_more": False}
+    routes = waiting("succeeded") | {"GET /jobs/job_1/artifacts": [as_json(files)]}
+    with scripted_server(routes) as server:
+        assert run("download", "job_1", "--out", "file", *flags, "--url", server.url) == Exit.REFUSED
+    assert "cannot be written: " in capsys.readouterr().err
+
+
 def test_waiting_for_a_job_that_succeeds_ends_well(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(waiting("succeeded")) as server:
         assert run("search", "--dataset", "digits", "--wait", "--url", server.url) == Exit.OK
