@@ -183,7 +183,7 @@ class EvaluationSpec(Spec):
     """How a candidate is scored: agreement of its token relations with the teacher's, on fixed images and masks."""
 
     images: int = Field(2048, ge=1, le=1_000_000, description="At most this many validation images.")
-    temperature: float = Field(1.0, gt=0, le=100)
+    temperature: float = Field(1.0, ge=0.001, le=100)
     batch_size: int = Field(256, ge=1, le=65_536)
 
 

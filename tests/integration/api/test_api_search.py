@@ -78,6 +78,7 @@ def test_a_limit_without_effect_becomes_a_warning(api: TestClient) -> None:
         ("/search/mutation_share", -0.1, "out_of_range", 0),
         ("/supernet/mask_ratio", 1.5, "out_of_range", 0.95),
         ("/supernet/lr", 0, "out_of_range", 0),
+        ("/search/evaluation/temperature", 1e-300, "out_of_range", 0.001),
         ("/constraints/0/max", 1e308, "out_of_range", 1e12),
         ("/constraints/0/min", 1e13, "out_of_range", 1e12),
         ("/retrain/epochs", 0, "out_of_range", 1),
