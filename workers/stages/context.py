@@ -96,7 +96,9 @@ class Context:
             StopRequested, BudgetReached: see :meth:`poll`; what there was to save was saved just before.
         """
         # Read once: a wish that comes in after the save must wait for the next safe point, which saves again.
-        reason = None if self.budget_reached else self._channel.stop_reason
+        reason = self._channel.stop_reason
+        if reason == "budget" and self.budget_reached:
+            reason = None
         began = time.monotonic()
         if reason not in (None, "lease_lost") or began >= self._checkpoint_due_at:
             save()

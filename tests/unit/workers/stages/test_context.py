@@ -109,6 +109,9 @@ def test_budget_is_raised_once_and_lets_the_job_finish(channel: RecordingChannel
     ctx.poll()
     ctx.safe_point(lambda: pytest.fail("nothing is due"))
     assert ctx.budget_reached
+    channel.request_stop("cancel")
+    with pytest.raises(StopRequested):
+        ctx.safe_point(lambda: ctx.checkpoint({}))
 
 
 def test_time_in_a_stage_adds_up_over_attempts(clock: Clock, channel: RecordingChannel, tmp_path: Path) -> None:
