@@ -40,6 +40,8 @@ from workers.rundirs import RunDirs
 log = structlog.get_logger(__name__)
 Json = dict[str, Any]
 
+_NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
+
 _INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
 
 
@@ -207,7 +209,7 @@ class Supervisor:
 
     def _stopped(self, code: int | None) -> Ending:
         if self._keeper.stop_reason == "budget":
-            return Failed.by(BudgetExhausted("The job's time ran out before it had a result; allow it more."), code)
+            return Failed.by(BudgetExhausted(_NO_TIME), code)
         return Stopped(code)
 
     def _crash(self, code: int) -> WorkerLost:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.repository import DatasetRepository
-from service.db.models import Job, JobKind
+from service.db.models import Desired, Job, JobKind, JobState
 from service.errors import InvalidState, NotFound
 from service.events.listener import POLL_S
 from service.http import weak_etag
@@ -20,7 +20,7 @@ from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import JobView
-from service.jobs.states import Action
+from service.jobs.states import Action, shown_status
 from service.jobs.values import Accepted, Refused
 from service.services import Services
 
@@ -83,9 +83,9 @@ async def act_on_job(session: AsyncSession, owner: str, job_id: UUID, action: Ac
         case Refused(job=job, allowed=allowed):
             names = [allowed_action.value for allowed_action in allowed]
             instead = f"possible is: {', '.join(names)}" if names else "a job in this state stays as it is"
+            status = shown_status(JobState(job.state), Desired(job.desired))
             raise InvalidState(
-                f"Job {format_id(IdKind.JOB, job.id)} is {job.state} (wanted: {job.desired}) and cannot {action}; "
-                f"{instead}.",
+                f"Job {format_id(IdKind.JOB, job.id)} is {status}, which does not allow to {action} it; {instead}.",
                 extra={"state": job.state, "allowed": names},
             )
         case None:

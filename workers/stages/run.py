@@ -78,7 +78,7 @@ def _run_stages(ctx: SearchContext, stages: Sequence[Stage]) -> None:
             outputs = stage.run(ctx)
         except BudgetReached:
             raise BudgetExhausted(
-                f"The job's time was up in stage {stage.name}, before it had anything to show. Allow it more, "
-                "or fewer epochs; a retry goes on from the last checkpoint."
+                f"The job's time was up in stage {stage.name}, before it had anything to show; "
+                "start a search with a longer budget.max_wall_seconds, or with fewer epochs."
             ) from None
         ctx.complete(outputs)

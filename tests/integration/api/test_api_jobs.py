@@ -208,6 +208,7 @@ def test_an_impossible_action_is_refused_with_the_possible_ones(
     response = api.post(f"/jobs/{public(job_id)}/{action}")
     assert (response.status_code, response.json()["code"]) == (409, "invalid_state")
     assert (response.json()["state"], response.json()["allowed"]) == (state, allowed)
+    assert f"{public(job_id)} is {state}, which does not allow to {action} it" in response.json()["detail"]
 
 
 def test_a_job_whose_dataset_was_deleted_cannot_be_tried_again(api: TestClient, session: Session, owner: str) -> None:
