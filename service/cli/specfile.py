@@ -196,7 +196,7 @@ def _step(target: Any, key: str, path: str) -> Any:
     match target:
         case dict():
             return target.setdefault(key, {})
-        case list() if key.isdigit() and int(key) < len(target):
+        case list() if key.isdecimal() and int(key) < len(target):
             return target[int(key)]
         case _:
             raise UsageProblem(f"--set {path}: there is no such field to go into")
@@ -206,7 +206,7 @@ def _place(target: Any, key: str, value: Any, path: str) -> None:
     match target:
         case dict():
             target[key] = value
-        case list() if key.isdigit() and int(key) < len(target):
+        case list() if key.isdecimal() and int(key) < len(target):
             target[int(key)] = value
         case _:
             raise UsageProblem(f"--set {path}: there is no such field")

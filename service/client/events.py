@@ -92,7 +92,7 @@ def _stream(transport: Transport, job_id: str, after: int) -> Iterator[Event]:
         if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
             return
         for frame in read_frames(response.iter_lines()):
-            if frame.id.isdigit() and int(frame.id) > after:
+            if frame.id.isdecimal() and int(frame.id) > after:
                 yield Event(id=int(frame.id), type=frame.type, data=json.loads(frame.data))
 
 

@@ -175,7 +175,7 @@ def _worth_repeating(refusal: ApiError) -> bool:
 
 def _retry_after(response: httpx.Response) -> float:
     value = response.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else 0.0
+    return float(value) if value.isdecimal() else 0.0
 
 
 def _is_loopback(host: str) -> bool:

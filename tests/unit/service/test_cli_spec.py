@@ -189,7 +189,7 @@ def test_any_field_can_be_set(assignment: str, made: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "assignment", ["search.population", "=3", "a..b=1", "list.5.a=1", "list.a=1", "seed.x=1", "a=[1"]
+    "assignment", ["search.population", "=3", "list.²=1", "a..b=1", "list.5.a=1", "list.a=1", "seed.x=1", "a=[1"]
 )
 def test_assignments_that_do_not_fit_are_refused(assignment: str) -> None:
     with pytest.raises(UsageProblem):

@@ -102,6 +102,13 @@ def test_what_json_cannot_say_is_left_to_the_server_to_refuse(odd: object) -> No
         transport(server.url).post("/search", {"name": odd})
 
 
+@pytest.mark.parametrize("odd", ["²", "soon", "-1", ""])
+def test_an_odd_retry_after_is_passed_over(odd: str) -> None:
+    busy = Answer(503, problem(503, "unavailable").body, {"Retry-After": odd})
+    with scripted_server({"GET /jobs/job_1": [busy, as_json(JOB)]}) as server:
+        assert transport(server.url).get("/jobs/job_1") == JOB
+
+
 def test_a_refusal_is_not_repeated() -> None:
     with (
         scripted_server({"POST /search": [problem(422, "validation_failed", "Bad.")]}) as server,
