@@ -153,6 +153,7 @@ def test_settings_that_contradict_each_other_are_told(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VITAILOR_LEASE_S", "1")
+    monkeypatch.setenv("VITAILOR_HEARTBEAT_S", "10")
     assert run("up") == Exit.REFUSED
     assert capsys.readouterr().err.startswith("error: heartbeat_s 10 must be at most half of lease_s 1")
 
