@@ -33,10 +33,15 @@ def main(parent: str, signum: str, uid: str, gid: str, *command: str) -> None:
     """Drop to the account, tie this process to its parent, and become the command."""
     _become(int(uid), int(gid))  # first: a change of user clears the request below
     _die_with(int(parent), int(signum))
-    # Python ignores these two, and ignored signals stay ignored in the command.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _stop_ignoring_signals()
     os.execvp(command[0], command)
+
+
+def _stop_ignoring_signals() -> None:
+    """Ignored signals stay ignored in the command: two that Python ignores, and whatever nohup or a shell ignored."""
+    for signum in signal.valid_signals():
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 if __name__ == "__main__":
