@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from models.architecture import Architecture
+from models.distill import FeatureProjector
 from models.export_record import Interpolation, Preprocessing
 from models.extract import build_timm
 from models.masked import DecoderConfig
@@ -103,6 +104,7 @@ def make_cases(space: Space, compute: Compute) -> list[Case]:
     scorer = ConsistencyScorer(
         MaskedDistillation(_settings(space), None, compute).supernet,
         teacher,
+        FeatureProjector(space.largest().embed_dim, teacher.embed_dim, torch.Generator().manual_seed(0)),
         images,
         ScoringSettings(mask_ratio=MASK_RATIO, temperature=1.0, batch_size=IMAGES, seed=0),
         compute,

@@ -31,11 +31,20 @@ class FeatureProjector(PrefixLinear):
         materialise(self, generator)
 
 
+def distillation_target(teacher_tokens: Tensor) -> Tensor:
+    """What projected student tokens are to equal: teacher tokens (..., D), each brought to mean 0 and variance 1.
+
+    The norm has no gain or bias: it only removes each token's own mean and scale. Float32, detached.
+    """
+    tokens = teacher_tokens.detach().float()
+    return F.layer_norm(tokens, tokens.shape[-1:], eps=_TARGET_EPS)
+
+
 def feature_loss(projected: Tensor, teacher_tokens: Tensor) -> Tensor:
     """Smooth L1 (Huber with knee 1) between projected student tokens and layer-normalised teacher tokens.
 
     The mean runs over images, visible patches and channels; the class token, whose role is not the student's to
-    copy, is left out.  The norm has no gain or bias: it only removes each token's own mean and scale.
+    copy, is left out.
 
     Args:
         projected: (B, 1 + V, D), the projector's output, class token first.
@@ -49,6 +58,4 @@ def feature_loss(projected: Tensor, teacher_tokens: Tensor) -> Tensor:
     """
     if projected.shape != teacher_tokens.shape:
         raise ValueError(f"student features {tuple(projected.shape)}, teacher {tuple(teacher_tokens.shape)}")
-    patches = teacher_tokens.detach()[:, 1:].float()
-    target = F.layer_norm(patches, patches.shape[-1:], eps=_TARGET_EPS)
-    return F.smooth_l1_loss(projected[:, 1:].float(), target, beta=_KNEE)
+    return F.smooth_l1_loss(projected[:, 1:].float(), distillation_target(teacher_tokens)[:, 1:], beta=_KNEE)

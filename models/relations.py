@@ -3,7 +3,7 @@
 For each visible patch the similarities to all *other* visible patches become a distribution; the score is minus the
 Kullback-Leibler divergence from the teacher's distributions to the student's, so 0 is perfect (MaskTAS scores by the
 cross-entropy of the same relations, which differs by the teacher's entropy only and orders candidates alike).
-Relations have the same size for every width, so no projector takes part in the score.
+Relations have the same size for every width, so features of any two widths compare.
 
 The papers leave the normalisation open.  Here similarities are cosines, and by default each row is standardised to
 mean 0 and variance 1 before the softmax: cosines of wide features concentrate around 0, and without the step the

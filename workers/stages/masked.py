@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.architecture import Architecture
+from models.distill import FeatureProjector
 from models.masked import DecoderConfig
 from models.teacher import FrozenTeacher
 from search.space import Space
@@ -13,19 +14,34 @@ from workers.stages.context import Json
 from workers.stages.search_context import SearchContext
 from workers.stages.training import Optim, metrics_every, train
 from workers.training.engine import TrainingLoop
-from workers.training.files import write_tensors
+from workers.training.files import load_parameters, read_tensors, write_tensors
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
 from workers.training.optimizer import build_adamw
 from workers.training.schedule import BatchOrder, WarmupCosine
+from workers.training.streams import torch_stream
 
 TEACHER_FILE = "teacher.safetensors"
 SUPERNET_FILE = "supernet.safetensors"
+PROJECTOR_FILE = "projector.safetensors"
+"""The map from student tokens to the teacher's, which distillation trains; there is none without it."""
 
 
 def load_teacher(ctx: SearchContext) -> FrozenTeacher:
     """The job's teacher, from the file that its stage wrote."""
     arch = Architecture.from_json(ctx.outputs[TeacherStage.name]["architecture"])
     return FrozenTeacher.load(ctx.path(TEACHER_FILE), arch).to(ctx.compute.device)
+
+
+def load_projector(ctx: SearchContext) -> FeatureProjector | None:
+    """The job's projector; None when its supernet learned without a teacher."""
+    if ctx.file(PROJECTOR_FILE) is None:
+        return None
+    teacher = Architecture.from_json(ctx.outputs[TeacherStage.name]["architecture"])
+    generator = torch_stream(ctx.seed, SupernetStage.name, "init", "projector")
+    projector = FeatureProjector(ctx.space.largest().embed_dim, teacher.embed_dim, generator)
+    tensors, _ = read_tensors(ctx.path(PROJECTOR_FILE))
+    load_parameters(dict(projector.named_parameters()), tensors)
+    return projector.to(ctx.compute.device)
 
 
 class TeacherStage:
@@ -63,6 +79,8 @@ class SupernetStage:
         header = {"architecture": ctx.space.largest().to_json()}
         written = write_tensors(ctx.path(SUPERNET_FILE), objective.supernet.state_dict(), header)
         ctx.keep(written)
+        if objective.projector is not None:
+            ctx.keep(write_tensors(ctx.path(PROJECTOR_FILE), objective.projector.state_dict(), {}))
         info = {
             "method": ctx.spec.method,
             "space": ctx.space.to_json(),

@@ -6,7 +6,7 @@ from models.export import ARCHITECTURE_FILE, MODEL_FILE, WEIGHTS_FILE
 from workers.protocol import Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
 from workers.stages.export import EXPORT_FILES, Finalist, exported_name, finalists
-from workers.stages.masked import SUPERNET_FILE, TEACHER_FILE
+from workers.stages.masked import PROJECTOR_FILE, SUPERNET_FILE, TEACHER_FILE
 from workers.stages.search_context import SearchContext
 
 _KINDS = {WEIGHTS_FILE: "weights", ARCHITECTURE_FILE: "architecture", MODEL_FILE: "loader"}
@@ -75,7 +75,10 @@ def _artifacts(ctx: SearchContext, networks: list[Finalist]) -> list[ArtifactRef
         for network in networks
         for file in EXPORT_FILES
     ]
-    for name, kind in ((TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet")):
+    shared = [(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet")]
+    if ctx.file(PROJECTOR_FILE) is not None:
+        shared.append((PROJECTOR_FILE, "projector"))
+    for name, kind in shared:
         artifacts.append(_artifact(ctx, name, name, kind, _MEDIA_TYPES[WEIGHTS_FILE], None))
     return artifacts
 

@@ -2,6 +2,13 @@
 
 All candidates see the same images and masks, so their scores differ by the networks alone, and a score never changes.
 
+Relations are taken where distillation has made student and teacher comparable: of the projected student tokens and the
+layer-normalised teacher tokens.  A student's own channels are fixed by the training only up to the linear map that the
+projector undoes, and relations change under such a map.  Measured on 8-pixel digits with 40 networks of ``micro`` below
+0.2 M parameters, relations of the bare tokens rank *against* the validation loss after a short fine-tuning (Kendall's
+tau -0.26), those of projected tokens with it (0.73; the parameter count reaches 0.53).  A supernet that was trained
+without a teacher has no projector; its bare tokens are all there is.
+
 Legend: M images, V visible patches.
 """
 
@@ -16,6 +23,7 @@ import torch
 from torch import Tensor
 
 from models.architecture import Architecture
+from models.distill import FeatureProjector, distillation_target
 from models.masked import random_masking, visible_patches
 from models.relations import consistency_score, log_relations
 from models.supernet import Supernet
@@ -55,6 +63,7 @@ class ConsistencyScorer:
     Args:
         supernet: trained shared weights.
         teacher: frozen.
+        projector: trained with the supernet; None when it learned without a teacher.
         images: the ``M`` images to score on.
         settings: see :class:`ScoringSettings`.
         compute: device and precision.
@@ -65,12 +74,14 @@ class ConsistencyScorer:
         self,
         supernet: Supernet,
         teacher: FrozenTeacher,
+        projector: FeatureProjector | None,
         images: ImageSet,
         settings: ScoringSettings,
         compute: Compute,
         poll: Callable[[], None],
     ) -> None:
         self._supernet = supernet
+        self._projector = projector
         self._images = images
         self._settings = settings
         self._compute = compute
@@ -91,6 +102,8 @@ class ConsistencyScorer:
             images = self._images.batch(batch.positions).to(self._compute.device)
             with self._compute.forward():
                 tokens = self._supernet.tokens(images, arch.with_classes(0), batch.ids_keep)
+                if self._projector is not None:
+                    tokens = self._projector(tokens)
             scores = consistency_score(tokens, batch.teacher_log_relations, tau=self._settings.temperature)
             total += scores.double().sum().item()
             poll()
@@ -104,5 +117,5 @@ class ConsistencyScorer:
             kept = ids_keep[start : start + len(positions)].to(self._compute.device)
             images = self._images.batch(positions).to(self._compute.device)
             with self._compute.forward():
-                tokens = teacher.visible_tokens(images, kept)
+                tokens = distillation_target(teacher.visible_tokens(images, kept))
             yield _Batch(positions, kept, log_relations(tokens, tau=self._settings.temperature))

@@ -16,7 +16,7 @@ from search.pareto import Goal, pareto_front
 from service.errors import LossDiverged, NoFeasibleCandidate
 from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
-from workers.stages.masked import SUPERNET_FILE, load_teacher
+from workers.stages.masked import SUPERNET_FILE, load_projector, load_teacher
 from workers.stages.scoring import ConsistencyScorer, ScoringSettings
 from workers.stages.search_context import SearchContext
 from workers.training.files import load_parameters, read_tensors
@@ -52,6 +52,7 @@ class SearchStage:
         scorer = ConsistencyScorer(
             load_supernet(ctx),
             load_teacher(ctx),
+            load_projector(ctx),
             images,
             ScoringSettings(
                 mask_ratio=ctx.spec.supernet.mask_ratio,

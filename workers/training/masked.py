@@ -79,15 +79,15 @@ class MaskedDistillation:
         self.supernet = Supernet(largest, self._stream("init", "supernet"))
         self._modules = nn.ModuleDict({"supernet": self.supernet})
         self._decoder: MaskedDecoder | None = None
-        self._projector: FeatureProjector | None = None
+        self.projector: FeatureProjector | None = None
         self._teacher = teacher
         if settings.decoder is not None:
             self._decoder = MaskedDecoder(largest, settings.decoder, self._stream("init", "decoder"))
             self._modules["decoder"] = self._decoder
         if teacher is not None:
             generator = self._stream("init", "projector")
-            self._projector = FeatureProjector(largest.embed_dim, teacher.embed_dim, generator)
-            self._modules["projector"] = self._projector
+            self.projector = FeatureProjector(largest.embed_dim, teacher.embed_dim, generator)
+            self._modules["projector"] = self.projector
             teacher.to(compute.device)
         self._modules.to(compute.device)
 
@@ -107,9 +107,9 @@ class MaskedDistillation:
             parts["reconstruction"] = reconstruction_loss(
                 predicted, batch, mask.hidden, arch.patch_size, norm_targets=settings.norm_targets
             )
-        if self._teacher is not None and self._projector is not None:
+        if self._teacher is not None and self.projector is not None:
             features = self._teacher.visible_tokens(batch, mask.ids_keep)
-            parts["distillation"] = feature_loss(self._projector(tokens), features)
+            parts["distillation"] = feature_loss(self.projector(tokens), features)
         weights = {"reconstruction": 1.0, "distillation": settings.beta}
         return Losses(torch.stack([weights[name] * part for name, part in parts.items()]).sum(), parts)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.stages.probe import leave_one_out_accuracy
+from workers.stages.probe import explained_variance
 from workers.stages.report import wilson_interval
 
 
@@ -16,18 +16,24 @@ def test_wilson_interval_agrees_with_published_values(correct: int, total: int, 
     assert wilson_interval(correct, total) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_leave_one_out_equals_fitting_without_each_image() -> None:
+def test_explained_variance_equals_fitting_without_each_image() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (30,), generator=generator)
     features = torch.randn(30, 4, generator=generator) + 0.8 * torch.nn.functional.one_hot(labels, 4)
     x = features.double()
     x = torch.cat(((x - x.mean(0)) / x.std(0), torch.ones(30, 1, dtype=torch.float64)), dim=1)
     y = torch.nn.functional.one_hot(labels, 3).double()
-    correct = 0
+    squared = 0.0
     for i in range(30):
         rest = torch.arange(30) != i
-        gram = x[rest].T @ x[rest] + 1e-2 * 30 * torch.eye(5, dtype=torch.float64)
+        gram = x[rest].T @ x[rest] + 0.1 * 30 * torch.eye(5, dtype=torch.float64)
         weights = torch.linalg.solve(gram, x[rest].T @ y[rest])
-        correct += int((x[i] @ weights).argmax() == labels[i])
-    assert 0 < correct < 30
-    assert leave_one_out_accuracy(features, labels, 3) == correct / 30
+        squared += (y[i] - x[i] @ weights).square().sum().item()
+    expected = 1 - squared / (y - y.mean(0)).square().sum().item()
+    assert 0 < expected < 1
+    assert explained_variance(features, labels, 3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_features_without_information_explain_nothing() -> None:
+    labels = torch.arange(20) % 2
+    assert explained_variance(torch.ones(20, 3), labels, 2) == pytest.approx(0.0, abs=0.15)

@@ -87,7 +87,7 @@ def test_checkpoint_names_only_files_that_are_needed(tmp_path: Path) -> None:
         by_stage[checkpoint.stage] = {ref.name for ref in checkpoint.files}
     assert by_stage["data"] == set()
     assert by_stage["teacher"] == {"teacher.safetensors"}
-    assert by_stage["search"] == {"teacher.safetensors", "supernet.safetensors"}
+    assert by_stage["search"] == {"teacher.safetensors", "supernet.safetensors", "projector.safetensors"}
     assert "training.safetensors" not in by_stage["retrain"]
 
 

@@ -84,7 +84,8 @@ def test_finalists_have_three_files_each_and_the_search_its_weights(finished: Ru
     for entry in finished.result.accuracies:
         files = names(finished.result.artifacts, entry.candidate_n)
         assert files == ["architecture.json", "model.py", "weights.safetensors"]
-    assert names(finished.result.artifacts, None) == ["supernet.safetensors", "teacher.safetensors"]
+    shared = ["projector.safetensors", "supernet.safetensors", "teacher.safetensors"]
+    assert names(finished.result.artifacts, None) == shared
 
 
 def test_winner_has_the_best_validation_accuracy_and_alone_a_holdout_figure(finished: Run) -> None:

@@ -32,11 +32,11 @@ def test_parts_are_those_of_the_step_written_out() -> None:
     arch = SPACE.sample(numpy_stream(0, "supernet", "architecture", step))
     tokens = objective.supernet.tokens(x, arch, mask.ids_keep)
     assert objective._decoder is not None
-    assert objective._projector is not None
+    assert objective.projector is not None
     predicted = objective._decoder(objective.supernet.final_norm(tokens, arch), mask.ids_restore)
     torch.testing.assert_close(losses.parts["reconstruction"], reconstruction_loss(predicted, x, mask.hidden, 2))
     features = teacher().visible_tokens(x, mask.ids_keep)
-    torch.testing.assert_close(losses.parts["distillation"], feature_loss(objective._projector(tokens), features))
+    torch.testing.assert_close(losses.parts["distillation"], feature_loss(objective.projector(tokens), features))
 
 
 @pytest.mark.parametrize("alone", ["reconstruction", "distillation"])
