@@ -11,6 +11,8 @@ Legend: N images, F features of an image (all patches times their width), K clas
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,6 +29,9 @@ from workers.training.streams import numpy_stream
 
 MAX_IMAGES = 2000
 """More labelled images would hardly narrow the intervals, which the number of networks decides."""
+
+MAX_FEATURES = 8192
+"""Of an image. Tokens of larger grids are averaged over neighbours first: 2,000 images then take 130 MB, not GBs."""
 
 _RIDGE = 0.1  # relative to the features' variance, which is 1
 _MIN_STD = 1e-6  # of a feature that is the same for all images
@@ -75,9 +80,21 @@ def probe(supernet: Supernet, arch: Architecture, data: LabelledSet, ctx: Search
     features: list[Tensor] = []
     for images in data.images.batches(_BATCH):
         tokens = supernet.tokens(images.to(ctx.compute.device), backbone)
-        features.append(supernet.final_norm(tokens, backbone)[:, 1:].flatten(1).cpu())
+        features.append(pooled_features(supernet.final_norm(tokens, backbone)[:, 1:]).cpu())
         ctx.poll()
     return explained_variance(torch.cat(features), torch.from_numpy(data.labels), data.classes)
+
+
+def pooled_features(patches_BPd: Tensor) -> Tensor:
+    """Patch tokens of a square grid as one row (B, F) per image, with F at most :data:`MAX_FEATURES` if one token fits.
+
+    Args:
+        patches_BPd: tokens of P patches, row by row, without the class token.
+    """
+    _, patches, width = patches_BPd.shape
+    side = min(math.isqrt(patches), max(1, math.isqrt(MAX_FEATURES // width)))
+    grid_Bdss = torch.unflatten(patches_BPd.transpose(1, 2), 2, (math.isqrt(patches), -1))
+    return F.adaptive_avg_pool2d(grid_Bdss, side).flatten(1)
 
 
 def explained_variance(features_NF: Tensor, labels_N: Tensor, classes: int) -> float:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.stages.probe import explained_variance
+from workers.stages.probe import MAX_FEATURES, explained_variance, pooled_features
 from workers.stages.report import wilson_interval
 
 
@@ -37,3 +37,13 @@ def test_explained_variance_equals_fitting_without_each_image() -> None:
 def test_features_without_information_explain_nothing() -> None:
     labels = torch.arange(20) % 2
     assert explained_variance(torch.ones(20, 3), labels, 2) == pytest.approx(0.0, abs=0.15)
+
+
+def test_small_grids_keep_every_token_and_large_ones_are_averaged_over_neighbours() -> None:
+    small = torch.randn(2, 16, 96)
+    assert pooled_features(small).shape == (2, 16 * 96)
+    assert sorted(pooled_features(small)[0].tolist()) == sorted(small[0].flatten().tolist())
+    rows = torch.arange(14.0).repeat_interleave(14).reshape(1, 196, 1).expand(1, 196, 2000)
+    large = pooled_features(rows)
+    assert large.shape[1] <= MAX_FEATURES
+    assert large.reshape(2000, 2, 2)[0].tolist() == [[3.0, 3.0], [10.0, 10.0]]
