@@ -65,7 +65,7 @@ class JobRepository:
         return select(child).join(Job, Job.id == child.job_id).where(Job.owner == self._owner, Job.id == job_id)
 
     async def get(self, job_id: UUID) -> Job | None:
-        """The job as it is now, not as this session saw it before."""
+        """The job as it is now, not as an earlier query saw it."""
         query = self._mine().where(Job.id == job_id).execution_options(populate_existing=True)
         return (await self._session.scalars(query)).one_or_none()
 
