@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
 
 from service.client import Client
 from service.db.engine import session_factory, sync_engine
@@ -55,13 +54,7 @@ class Service:
         return self._client.search(SEARCH).id
 
     def finish(self, job_id: str) -> Outcome:
-        def done() -> bool:
-            try:
-                return self._client.job(job_id).done
-            except DBAPIError:
-                return False
-
-        wait_until(done, f"{job_id} ends", limit_s=400, poll_s=0.2)
+        wait_until(lambda: self._client.job(job_id).done, f"{job_id} ends", limit_s=400, poll_s=0.2)
         job = self._client.job(job_id)
         assert job.status == "succeeded", job.error
         assert job.result is not None

@@ -3,8 +3,8 @@
 Training dozens of networks for this would cost more than the search.  Instead a ridge regression predicts the classes
 from the frozen patch tokens of the inherited weights, and is judged by the share of the labels' variance that it
 explains when each image is left out once; all of it has a closed form.  Shares of variance are smoother than
-accuracies, which a few images decide: over 40 networks on 8-pixel digits they rank like the loss after a short
-fine-tuning with Kendall's tau 0.76, the accuracies of pooled features with 0.41.
+accuracies, which a few images decide: over 40 networks of one supernet on 8-pixel digits they rank like the
+loss after a short fine-tuning with Kendall's tau 0.76, the accuracies of pooled features with 0.41.
 
 Legend: N images, F features of an image (all patches times their width), K classes.
 """
