@@ -1,0 +1,20 @@
+"""Fill in what a search body left open, and refuse what cannot work, before any device time is spent.
+
+The defaults follow the published recipes where those say something, and otherwise the size of the dataset and of the
+networks.  Everything that was chosen is written into the returned spec.
+"""
+
+from service.jobs.resolve.masked import MIN_VISIBLE
+from service.jobs.resolve.search import Resolved, resolve_search
+from service.jobs.resolve.spaces import constraints_of, field_errors, space_of
+from service.jobs.resolve.teachers import teacher_architecture
+
+__all__ = [
+    "MIN_VISIBLE",
+    "Resolved",
+    "constraints_of",
+    "field_errors",
+    "resolve_search",
+    "space_of",
+    "teacher_architecture",
+]

@@ -1,0 +1,93 @@
+"""Masked pretraining: the mask, the decoder and the recipe."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from models.architecture import Architecture, count_visible
+from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.recipes import MASKED_RECIPE, SMALL_EMBED_DIM, fill_optim
+from service.jobs.spec import DecoderSpec, MaskedSpec
+
+_Masked = TypeVar("_Masked", bound=MaskedSpec)
+
+MIN_VISIBLE = 4
+"""With fewer visible patches a row of the relation matrix has too few entries to tell students apart."""
+
+POSITION_PARTS = 4
+"""The decoder's fixed positions are a sine and a cosine for each of two axes."""
+
+GOOD_VISIBLE = 8
+"""The default mask ratio leaves at least this many visible patches, if the grid has twice as many."""
+
+
+def resolve_masked(
+    asked: _Masked, largest: Architecture, train_images: int, pointer: str, warnings: list[ErrorItem]
+) -> _Masked:
+    """Fill mask, decoder and recipe.
+
+    Raises:
+        ValidationFailed: the mask leaves too little, or the decoder has an impossible size.
+    """
+    ratio = asked.mask_ratio
+    if ratio is None:
+        ratio = 0.75 if count_visible(largest.num_patches, 0.75) >= GOOD_VISIBLE else 0.5
+    _check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
+    if asked.norm_targets and largest.patch_dim == 1:
+        detail = "a patch of one grey pixel has no spread to be normalised by"
+        items = [ErrorItem(f"{pointer}/norm_targets", "nothing_to_normalise", detail, [False])]
+        raise ValidationFailed.of(items)
+    small = largest.embed_dim <= SMALL_EMBED_DIM
+    decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
+    filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder})
+    return fill_optim(filled, MASKED_RECIPE, largest, train_images, pointer, warnings)
+
+
+def _check_mask(ratio: float, patches: int, pointer: str) -> None:
+    """Refuse ratios that leave too little to see, for the relations, or nothing to reconstruct."""
+    visible = count_visible(patches, ratio)
+    if visible < MIN_VISIBLE:
+        raise ValidationFailed(
+            f"mask_ratio {ratio:g} leaves {visible} of {patches} patches visible.",
+            errors=[
+                ErrorItem(
+                    pointer,
+                    "too_few_visible_patches",
+                    f"at least {MIN_VISIBLE} patches must stay visible",
+                    {"max": max(0.0, 1 - MIN_VISIBLE / patches)},
+                )
+            ],
+        )
+    if visible == patches:
+        raise ValidationFailed(
+            f"mask_ratio {ratio:g} hides none of {patches} patches.",
+            errors=[ErrorItem(pointer, "nothing_masked", "at least one patch must be hidden", {"min": 1 / patches})],
+        )
+
+
+def _resolve_decoder(asked: DecoderSpec | None, small: bool, pointer: str) -> DecoderSpec:
+    decoder = asked or DecoderSpec(embed_dim=64 if small else 256, depth=1 if small else 2, num_heads=4 if small else 8)
+    width, heads = decoder.embed_dim, decoder.num_heads
+    if width % POSITION_PARTS:
+        allowed = f"a multiple of {POSITION_PARTS}"
+        raise ValidationFailed(
+            f"The decoder's embed_dim {width} is not {allowed}.",
+            errors=[
+                ErrorItem(
+                    f"{pointer}/embed_dim",
+                    "not_a_multiple",
+                    f"found {width}; positions are sines and cosines along two axes",
+                    allowed,
+                )
+            ],
+        )
+    if width % heads:
+        raise ValidationFailed(
+            f"The decoder's embed_dim {width} is not a multiple of its {heads} heads.",
+            errors=[
+                ErrorItem(
+                    f"{pointer}/num_heads", "not_a_divisor", f"{heads} does not divide {width}", f"a divisor of {width}"
+                )
+            ],
+        )
+    return decoder

@@ -1,0 +1,92 @@
+"""A whole search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search.constraints import ReachableRange, reachable_range
+from search.metrics import Metric
+from search.space import Space
+from service.datasets.info import DatasetInfo
+from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.masked import resolve_masked
+from service.jobs.resolve.recipes import RETRAIN_RECIPE, fill_optim
+from service.jobs.resolve.spaces import check_limits, resolve_space, space_spec
+from service.jobs.resolve.teachers import check_teacher, resolve_pretrain
+from service.jobs.spec import RetrainSpec, SearchSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A spec without open fields, the space it names, and what the user should know."""
+
+    spec: SearchSpec
+    space: Space
+    num_classes: int  # of the deployed networks; 0 when nothing is retrained
+    reachable: tuple[ReachableRange, ...]  # of every metric, for networks of this space
+    warnings: tuple[ErrorItem, ...]
+
+
+def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
+    """Fill every open field of a search.
+
+    Raises:
+        ValidationFailed: fields that contradict the dataset, the space or each other.
+        ConstraintUnsatisfiable: limits that no network of the space meets; carries the reachable ranges.
+    """
+    retrain = _resolve_retrain(spec, dataset)
+    space = resolve_space(spec.space, dataset)
+    num_classes = len(dataset.classes) if retrain.mode != "none" else 0
+    warnings: list[ErrorItem] = []
+    train_images = _train_images(spec, dataset)
+    largest = space.largest()
+    supernet = resolve_masked(spec.supernet, largest, train_images, "/supernet", warnings)
+    pretrain = resolve_pretrain(spec.teacher.pretrain, largest, train_images, supernet.mask_ratio, warnings)
+    check_teacher(pretrain, space)
+    retrain = fill_optim(retrain, RETRAIN_RECIPE, largest, train_images, "/retrain", warnings)
+    reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
+    warnings += check_limits(spec.constraints, space, num_classes, reachable)
+    filled = spec.model_copy(
+        update={
+            "name": spec.name or f"{spec.method} on {dataset.name}",
+            "dataset": spec.dataset.model_copy(update={"id": dataset.reference}),
+            "teacher": spec.teacher.model_copy(update={"pretrain": pretrain}),
+            "space": space_spec(space),
+            "supernet": supernet,
+            "retrain": retrain,
+        }
+    )
+    # model_copy does not validate: read the result back as any client would, so that a stored spec is a valid body.
+    return Resolved(
+        spec=SearchSpec.model_validate(filled.model_dump(mode="json")),
+        space=space,
+        num_classes=num_classes,
+        reachable=reachable,
+        warnings=tuple(warnings),
+    )
+
+
+def _resolve_retrain(spec: SearchSpec, dataset: DatasetInfo) -> RetrainSpec:
+    labelled = dataset.labelled and spec.dataset.labels == "auto"
+    mode = spec.retrain.mode or ("finetune" if labelled else "none")
+    if mode != "none" and not labelled:
+        reason = "has no labels" if not dataset.labelled else "is used without its labels (dataset.labels: ignored)"
+        raise ValidationFailed(
+            f"Dataset {dataset.name!r} {reason}, and retraining with mode {mode!r} needs them.",
+            errors=[ErrorItem("/retrain/mode", "labels_missing", f"mode {mode!r} needs labels", ["none"])],
+        )
+    return spec.retrain.model_copy(update={"mode": mode})
+
+
+def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
+    """Images that are left to train on; the split itself is ``workers.data.split``, which knows each label."""
+    divisible = dataset.images - dataset.test_images - dataset.val_images
+    holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
+    val = 0 if dataset.val_images else max(1, round(spec.dataset.val_fraction * divisible))
+    count = divisible - holdout - val
+    if count < 2:
+        raise ValidationFailed(
+            f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
+            errors=[ErrorItem("/dataset", "too_few_images", f"{count} training images are left", "at least 2")],
+        )
+    return count

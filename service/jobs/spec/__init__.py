@@ -1,0 +1,50 @@
+"""The body of ``POST /search``: what a search is, in full.
+
+Only ``method`` and ``dataset`` are required.  ``None`` means "choose for me": ``service.jobs.resolve`` fills every
+such field from the dataset and the space, and the filled spec is what the job stores, echoes and computes from.  A
+filled spec is itself a valid body, so any job can be repeated from what it shows.
+"""
+
+from service.jobs.spec.base import OptimSpec, Spec
+from service.jobs.spec.data import DatasetRef, ImportSpec
+from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec
+from service.jobs.spec.masked import DecoderSpec, MaskedSpec, SupernetSpec
+from service.jobs.spec.retrain import ExportSpec, RetrainSpec
+from service.jobs.spec.search import EvaluationSpec, SearchPart
+from service.jobs.spec.space import (
+    ConstraintMetric,
+    ConstraintSpec,
+    ObjectiveMetric,
+    ObjectiveSpec,
+    SpaceOverrides,
+    SpaceSpec,
+)
+from service.jobs.spec.teacher import PretrainSpec, TeacherArchitecture, TeacherSpec
+
+__all__ = [
+    "MAX_SEED",
+    "BudgetSpec",
+    "ConstraintMetric",
+    "ConstraintSpec",
+    "DatasetRef",
+    "DecoderSpec",
+    "EvaluationSpec",
+    "ExportSpec",
+    "ImportSpec",
+    "MaskedSpec",
+    "ObjectiveMetric",
+    "ObjectiveSpec",
+    "OptimSpec",
+    "PretrainSpec",
+    "ResourcesSpec",
+    "RetrainSpec",
+    "RetrySpec",
+    "SearchPart",
+    "SearchSpec",
+    "SpaceOverrides",
+    "SpaceSpec",
+    "Spec",
+    "SupernetSpec",
+    "TeacherArchitecture",
+    "TeacherSpec",
+]
