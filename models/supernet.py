@@ -9,6 +9,8 @@ must not be sliced: its leading channels hold one image axis only).  Attention i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -74,7 +76,27 @@ class Supernet(nn.Module):
             SlicingError: when ``arch`` is not nested in the supernet.
             ValueError: when images or ids have the wrong shape or type.
         """
-        return _Subnet(self, arch).tokens(x_BCHW, ids_keep)
+        return self.features(x_BCHW, arch, ids_keep, after=(arch.depth,))[0]
+
+    def features(
+        self, x_BCHW: Tensor, arch: Architecture, ids_keep: Tensor | None = None, *, after: Sequence[int]
+    ) -> tuple[Tensor, ...]:
+        """Tokens after each of some blocks, as :meth:`tokens` gives them after the last.
+
+        Args:
+            x_BCHW: images.
+            arch: the subnet to run as.
+            ids_keep: as for :meth:`tokens`.
+            after: numbers of blocks, from 1 to the depth, ascending; blocks beyond the last of them are not run.
+
+        Returns:
+            For each number (B, 1 + V, d).
+
+        Raises:
+            SlicingError, ValueError: as for :meth:`tokens`, and when there is no such block.
+        """
+        check_blocks(after, arch.depth)
+        return _Subnet(self, arch).features(x_BCHW, ids_keep, after)
 
     def final_norm(self, t_BTd: Tensor, arch: Architecture) -> Tensor:
         """The final LayerNorm of the subnet; same shape."""
@@ -88,7 +110,7 @@ class Supernet(nn.Module):
             ValueError: when the images have the wrong shape.
         """
         net = _Subnet(self, arch)
-        t_BTd = net.norm("norm", net.tokens(x_BCHW))
+        t_BTd = net.norm("norm", net.features(x_BCHW, None, (arch.depth,))[0])
         pooled_Bd = t_BTd[:, 0] if arch.pool is Pool.TOKEN else t_BTd[:, 1:].mean(dim=1)
         return net.linear("head", pooled_Bd) if arch.num_classes else pooled_Bd
 
@@ -105,7 +127,7 @@ class _Subnet:
     def __getitem__(self, name: str) -> Tensor:
         return apply_slices(self._weights[name], self._table[name])
 
-    def tokens(self, x_BCHW: Tensor, ids_keep: Tensor | None = None) -> Tensor:
+    def features(self, x_BCHW: Tensor, ids_keep: Tensor | None, after: Sequence[int]) -> tuple[Tensor, ...]:
         arch = self._arch
         _check_images(x_BCHW, arch)
         patches_BNP = _to_patches(x_BCHW, arch.patch_size)
@@ -121,9 +143,12 @@ class _Subnet:
         patches_BVd = F.linear(patches_BNP, projection, self["patch_embed.proj.bias"]) + kept_positions
         class_B1d = (self["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
         t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
-        for i in range(arch.depth):
+        kept: dict[int, Tensor] = {}
+        for i in range(after[-1]):
             t_BTd = self.block(i, t_BTd)
-        return t_BTd
+            if i + 1 in after:
+                kept[i + 1] = t_BTd
+        return tuple(kept[number] for number in after)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
@@ -141,6 +166,16 @@ class _Subnet:
         t_BTd = t_BTd + self.linear(f"{name}.attn.proj", mixed_BhTk.transpose(1, 2).flatten(2))
         hidden_BTf = F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", t_BTd)))
         return t_BTd + self.linear(f"{name}.mlp.fc2", hidden_BTf)
+
+
+def check_blocks(after: Sequence[int], depth: int) -> None:
+    """Refuse numbers of blocks that a network of this depth does not have, or that do not ascend.
+
+    Raises:
+        ValueError: with both.
+    """
+    if not after or list(after) != sorted(set(after)) or not 1 <= after[0] <= after[-1] <= depth:
+        raise ValueError(f"tokens after blocks {list(after)}, allowed is 1 to {depth}, ascending")
 
 
 def _register(root: nn.Module, name: str, value: Tensor) -> None:

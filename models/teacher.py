@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from models.architecture import Architecture
 from models.extract import build_timm, check_state
+from models.supernet import check_blocks
 
 
 class TeacherError(ValueError):
@@ -60,29 +62,48 @@ class FrozenTeacher(nn.Module):
         """Does nothing: dropout and stochastic depth of the teacher stay off."""
         return self
 
-    @torch.no_grad()
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(self.network.blocks)
+
     def visible_tokens(self, x_BCHW: Tensor, ids_keep: Tensor) -> Tensor:
-        """Output of the last block, before the final norm, when only some patches are seen.
+        """Output of the last block, before the final norm, when only some patches are seen; see :meth:`features`."""
+        return self.features(x_BCHW, ids_keep, after=(self.depth,))[0]
+
+    @torch.no_grad()
+    def features(self, x_BCHW: Tensor, ids_keep: Tensor | None, *, after: Sequence[int]) -> tuple[Tensor, ...]:
+        """Tokens after each of some blocks, when only some patches are seen.
 
         Args:
             x_BCHW: images of the size that the teacher was built for.
-            ids_keep: int64 (B, V), the visible patches.
+            ids_keep: int64 (B, V), the visible patches; None shows all of them, in image order.
+            after: numbers of blocks, from 1 to the depth, ascending; blocks beyond the last of them are not run.
 
         Returns:
-            (B, 1 + V, D), class token first, then the patches in the order of ``ids_keep``; register tokens take part
-            in the attention but are not returned.
+            For each number (B, 1 + V, D), class token first, then the patches in the order of ``ids_keep``; register
+            tokens take part in the attention but are not returned.
 
         Raises:
-            ValueError: when the images or ids have the wrong shape.
+            ValueError: when the images or ids have the wrong shape, or there is no such block.
         """
+        check_blocks(after, self.depth)
         net = self.network
         expected = (net.in_chans, *net.patch_embed.img_size)
-        if x_BCHW.ndim != 4 or tuple(x_BCHW.shape[1:]) != expected or ids_keep.shape[:-1] != x_BCHW.shape[:1]:
-            found = f"{tuple(x_BCHW.shape)}, ids_keep {tuple(ids_keep.shape)}"
+        ids_fit = ids_keep is None or ids_keep.shape[:-1] == x_BCHW.shape[:1]
+        if x_BCHW.ndim != 4 or tuple(x_BCHW.shape[1:]) != expected or not ids_fit:
+            found = f"{tuple(x_BCHW.shape)}, ids_keep {None if ids_keep is None else tuple(ids_keep.shape)}"
             raise ValueError(f"images have shape {found}, expected (B, {', '.join(map(str, expected))}), (B, visible)")
         t_BTD = net._pos_embed(net.patch_embed(x_BCHW))
         prefix = net.num_prefix_tokens
-        # Positions are given before patches are dropped, so each kept patch has its own.
-        patches_BVD = t_BTD[:, prefix:].gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, t_BTD.shape[-1]))
-        t_BTD = net.blocks(net.norm_pre(torch.cat((t_BTD[:, :prefix], patches_BVD), dim=1)))
-        return torch.cat((t_BTD[:, :1], t_BTD[:, prefix:]), dim=1)
+        patches_BVD = t_BTD[:, prefix:]
+        if ids_keep is not None:
+            # Positions are given before patches are dropped, so each kept patch has its own.
+            patches_BVD = patches_BVD.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, t_BTD.shape[-1]))
+        t_BTD = net.norm_pre(torch.cat((t_BTD[:, :prefix], patches_BVD), dim=1))
+        kept: dict[int, Tensor] = {}
+        for i in range(after[-1]):
+            t_BTD = net.blocks[i](t_BTD)
+            if i + 1 in after:
+                kept[i + 1] = t_BTD
+        return tuple(torch.cat((kept[n][:, :1], kept[n][:, prefix:]), dim=1) for n in after)

@@ -28,10 +28,10 @@ from search.constraints import violation
 from search.cost import cost
 from service.errors import ExportParityFailed
 from workers.stages.context import Json
-from workers.stages.masked import SUPERNET_FILE
 from workers.stages.retrain import load_retrained
 from workers.stages.search import METRIC
 from workers.stages.search_context import SearchContext
+from workers.stages.supernet import SUPERNET_FILE
 from workers.training.files import WrittenFile, read_tensors
 from workers.versions import recorded_versions
 

@@ -23,8 +23,8 @@ from search import ranking
 from search.ranking import Estimate, RankCorrelation
 from workers.data.dataset import LabelledSet
 from workers.stages.context import Json
-from workers.stages.search import load_supernet
 from workers.stages.search_context import SearchContext
+from workers.stages.supernet import load_supernet
 from workers.training.streams import numpy_stream
 
 MAX_IMAGES = 2000

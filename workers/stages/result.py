@@ -6,8 +6,9 @@ from models.export import ARCHITECTURE_FILE, MODEL_FILE, WEIGHTS_FILE
 from workers.protocol import Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
 from workers.stages.export import EXPORT_FILES, Finalist, exported_name, finalists
-from workers.stages.masked import PROJECTOR_FILE, SUPERNET_FILE, TEACHER_FILE
 from workers.stages.search_context import SearchContext
+from workers.stages.supernet import PROJECTOR_FILE, SUPERNET_FILE
+from workers.stages.teacher import TEACHER_FILE
 
 _KINDS = {WEIGHTS_FILE: "weights", ARCHITECTURE_FILE: "architecture", MODEL_FILE: "loader"}
 _MEDIA_TYPES = {

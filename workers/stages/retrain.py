@@ -10,8 +10,8 @@ from models.architecture import Architecture
 from models.extract import build_timm, extract_state, load_backbone
 from workers.data.dataset import LabelledSet, Labels
 from workers.stages.context import BudgetReached, Json
-from workers.stages.masked import SUPERNET_FILE
 from workers.stages.search_context import SearchContext
+from workers.stages.supernet import SUPERNET_FILE
 from workers.stages.training import Optim, metrics_every, train
 from workers.training.engine import TrainingLoop
 from workers.training.files import load_parameters, read_tensors, write_tensors

@@ -14,12 +14,13 @@ from workers.stages.data import DataStage
 from workers.stages.dataset_import import import_dataset_job
 from workers.stages.estimate import Estimator, planned_work
 from workers.stages.export import ExportStage
-from workers.stages.masked import SupernetStage, TeacherStage
 from workers.stages.report import ReportStage
 from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
 from workers.stages.search import SearchStage
 from workers.stages.search_context import SearchContext
+from workers.stages.supernet import SupernetStage
+from workers.stages.teacher import TeacherStage
 
 
 class Stage(Protocol):

@@ -6,7 +6,6 @@ import math
 from statistics import median
 
 from models.architecture import Genotype
-from models.supernet import Supernet
 from search import ranking
 from search.asktell import Candidate, SearchAlgorithm, StopReason
 from search.constraints import feasible_set
@@ -16,11 +15,11 @@ from search.pareto import Goal, pareto_front
 from service.errors import LossDiverged, NoFeasibleCandidate
 from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
-from workers.stages.masked import SUPERNET_FILE, load_projector, load_teacher
 from workers.stages.scoring import ConsistencyScorer, ScoringSettings
 from workers.stages.search_context import SearchContext
-from workers.training.files import load_parameters, read_tensors
-from workers.training.streams import numpy_stream, torch_stream
+from workers.stages.supernet import load_projector, load_supernet
+from workers.stages.teacher import load_teacher
+from workers.training.streams import numpy_stream
 
 METRIC = "consistency"
 
@@ -28,14 +27,6 @@ SAMPLE = 32
 """Networks of the random first generation on which the score's ranking is judged later."""
 
 _NEAREST_MISSES = 3
-
-
-def load_supernet(ctx: SearchContext) -> Supernet:
-    """The job's supernet, from the file that its stage wrote."""
-    supernet = Supernet(ctx.space.largest(), torch_stream(ctx.seed, "supernet", "init", "supernet"))
-    tensors, _ = read_tensors(ctx.path(SUPERNET_FILE))
-    load_parameters(dict(supernet.named_parameters()), tensors)
-    return supernet.to(ctx.compute.device).eval()
 
 
 class SearchStage:

@@ -174,3 +174,18 @@ def test_images_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
 def test_patch_ids_of_a_wrong_shape_are_refused(ids: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="ids_keep"):
         supernet().tokens(images(), SMALL, ids)
+
+
+@torch.no_grad()
+def test_features_after_a_block_are_those_of_the_network_that_ends_there() -> None:
+    net, x = supernet(), images()
+    after_one, after_two = net.features(x, SMALL, after=(1, 2))
+    shallow = replace(SMALL, depth=1, num_heads=SMALL.num_heads[:1], mlp_ratio=SMALL.mlp_ratio[:1])
+    assert torch.equal(after_one, net.tokens(x, shallow))
+    assert torch.equal(after_two, net.tokens(x, SMALL))
+
+
+@pytest.mark.parametrize("after", [(), (0,), (3,), (2, 1), (1, 1)])
+def test_features_of_blocks_that_do_not_exist_are_refused(after: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="allowed is 1 to 2, ascending"):
+        supernet().features(images(), SMALL, after=after)

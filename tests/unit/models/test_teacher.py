@@ -140,3 +140,18 @@ def test_file_of_another_network_is_refused_by_tensor_name(tmp_path: Path) -> No
 def test_images_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected \(B, 3, 12, 12\)"):
         teacher().visible_tokens(torch.zeros(shape), every_patch())
+
+
+def test_features_after_each_block_are_timms_own_when_nothing_is_hidden() -> None:
+    network = plain_vit(reg_tokens=2)
+    randomise(network.state_dict(), seeded(1))
+    with torch.no_grad():
+        expected = network.forward_intermediates(images(), norm=False, output_fmt="NLC", intermediates_only=True)
+    found = FrozenTeacher(network).features(images(), None, after=(1, 2))
+    for tokens, patches in zip(found, expected, strict=True):
+        assert torch.allclose(tokens[:, 1:], patches, atol=1e-6)
+
+
+def test_features_of_blocks_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="allowed is 1 to 2, ascending"):
+        teacher().features(images(), None, after=(3,))
