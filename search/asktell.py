@@ -34,6 +34,7 @@ class StopReason(StrEnum):
     GENERATIONS = "generations"  # all generations were scored
     MAX_EVALUATIONS = "max_evaluations"  # the allowed number of candidates was scored
     SPACE_EXHAUSTED = "space_exhausted"  # every member within the limits was scored
+    LIST_DONE = "list_done"  # every listed architecture was scored
     NO_FEASIBLE = "no_feasible"  # no member is within the limits
 
 

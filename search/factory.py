@@ -8,9 +8,11 @@ from typing import assert_never
 
 import numpy as np
 
+from models.architecture import Genotype
 from search.asktell import SearchAlgorithm
 from search.constraints import Constraint, feasible_set
 from search.evolution import EvolutionSearch, EvolutionSettings
+from search.listed import ListedSearch
 from search.random_search import RandomSearch
 from search.space import Space
 
@@ -20,6 +22,7 @@ class AlgorithmName(StrEnum):
 
     EVOLUTION = "evolution"
     RANDOM = "random"
+    LISTED = "listed"
 
 
 def make_search(
@@ -31,6 +34,7 @@ def make_search(
     settings: EvolutionSettings,
     rng: np.random.Generator,
     max_evaluations: int | None = None,
+    listed: Sequence[Genotype] = (),
 ) -> SearchAlgorithm:
     """Build a search; to continue an earlier one, ``restore`` its state.
 
@@ -42,10 +46,13 @@ def make_search(
         settings: of the evolution; random search takes its population and generations, so that with equal settings
             both score equally many candidates.
         rng: source of all randomness, PCG64 (``numpy.random.default_rng``).
-        max_evaluations: at most this many candidates are proposed; the last generation is cut to fit.
+        max_evaluations: at most this many candidates are proposed; the last generation is cut to fit. A list is
+            always scored as a whole.
+        listed: what ``listed`` scores; of no use to the others.
 
     Raises:
         ValueError: for an unknown name.
+        SettingsError: a list that cannot be scored, see :class:`search.listed.ListedSearch`.
     """
     feasible = feasible_set(space, constraints, num_classes)
     match AlgorithmName(name):
@@ -59,5 +66,7 @@ def make_search(
                 rng=rng,
                 max_evaluations=max_evaluations,
             )
+        case AlgorithmName.LISTED:
+            return ListedSearch(feasible, listed, population=settings.population, rng=rng)
         case other:
             assert_never(other)

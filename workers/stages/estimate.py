@@ -10,7 +10,7 @@ import time
 
 from search.constraints import feasible_set
 from search.cost import macs
-from service.jobs.resolve import teacher_architecture
+from service.jobs.resolve import planned_evaluations, teacher_architecture
 from service.jobs.spec import MaskedSpec, OptimSpec
 from workers.stages.search_context import SearchContext
 
@@ -27,11 +27,8 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
     visible = _visible_share(spec.supernet)
     student = macs(typical) * visible
     taught = macs(teacher) * visible if spec.supernet.distillation else 0.0
-    evaluations = min(
-        spec.search.population * (spec.search.generations + 1),
-        spec.search.max_evaluations,
-        feasible_set(space, ctx.constraints, len(ctx.classes)).count,
-    ) * (2 if spec.search.baseline == "random" else 1)
+    feasible = feasible_set(space, ctx.constraints, len(ctx.classes)).count
+    evaluations = planned_evaluations(spec.search, feasible) * (2 if spec.search.baseline == "random" else 1)
     own_masks = macs(teacher) * _visible_share(spec.teacher.pretrain)
     decoder = _decoder_macs(spec.teacher.pretrain, teacher.num_patches)
     work = {

@@ -13,6 +13,7 @@ from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
 from search.pareto import Goal, pareto_front
 from service.errors import LossDiverged, NoFeasibleCandidate
+from service.jobs.resolve import listed_genotypes, planned_evaluations
 from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
 from workers.stages.scoring import ConsistencyScorer, ScoringSettings
@@ -68,11 +69,8 @@ class _Run:
         self._score = scorer.score
         self._costs: list[dict[str, float]] = []  # by n
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
-        self._planned = min(
-            spec.population * (spec.generations + 1),
-            spec.max_evaluations,
-            feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count,
-        )
+        feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count
+        self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
         self._baseline: SearchAlgorithm | None = None
         self._known: dict[Genotype, float | None] = {}
@@ -248,6 +246,7 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         settings=settings,
         rng=numpy_stream(ctx.seed, "search", stream),
         max_evaluations=max_evaluations,
+        listed=listed_genotypes(spec),
     )
 
 

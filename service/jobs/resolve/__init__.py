@@ -4,6 +4,7 @@ The defaults follow the published recipes where those say something, and otherwi
 networks.  Everything that was chosen is written into the returned spec.
 """
 
+from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.spaces import constraints_of, field_errors, space_of
@@ -14,6 +15,8 @@ __all__ = [
     "Resolved",
     "constraints_of",
     "field_errors",
+    "listed_genotypes",
+    "planned_evaluations",
     "resolve_search",
     "space_of",
     "teacher_architecture",

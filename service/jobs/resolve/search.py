@@ -9,9 +9,10 @@ from search.metrics import Metric
 from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.algorithm import resolve_algorithm
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.recipes import RETRAIN_RECIPE, fill_optim
-from service.jobs.resolve.spaces import check_limits, resolve_space, space_spec
+from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
 from service.jobs.resolve.teachers import check_teacher, resolve_pretrain
 from service.jobs.spec import RetrainSpec, SearchSpec
 
@@ -46,6 +47,7 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
     retrain = fill_optim(retrain, RETRAIN_RECIPE, largest, train_images, "/retrain", warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
+    search = resolve_algorithm(spec.search, space, constraints_of(spec.constraints), num_classes)
     filled = spec.model_copy(
         update={
             "name": spec.name or f"{spec.method} on {dataset.name}",
@@ -53,6 +55,7 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
             "teacher": spec.teacher.model_copy(update={"pretrain": pretrain}),
             "space": space_spec(space),
             "supernet": supernet,
+            "search": search,
             "retrain": retrain,
         }
     )

@@ -10,7 +10,7 @@ from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec
 from service.jobs.spec.masked import DecoderSpec, MaskedSpec, SupernetSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainSpec
-from service.jobs.spec.search import EvaluationSpec, SearchPart
+from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
 from service.jobs.spec.space import (
     ConstraintMetric,
     ConstraintSpec,
@@ -31,6 +31,7 @@ __all__ = [
     "EvaluationSpec",
     "ExportSpec",
     "ImportSpec",
+    "ListedArchitecture",
     "MaskedSpec",
     "ObjectiveMetric",
     "ObjectiveSpec",

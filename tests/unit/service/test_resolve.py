@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from models.relations import MIN_VISIBLE_PATCHES
 from search.metrics import Metric
@@ -152,3 +153,57 @@ def test_contradictions_are_refused_where_they_stand(fields: dict[str, Any], poi
     error = refusal(**fields)
     assert isinstance(error, ValidationFailed)
     assert [item.pointer for item in error.errors] == [pointer]
+
+
+LISTED = {"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2.0, 3.0, 4.0]}
+
+
+def test_listed_networks_may_be_named_and_their_genes_are_filled_in() -> None:
+    search = {"algorithm": "listed", "architectures": ["masktas-small"]}
+    spec = resolve(PHOTOS, space="masktas-small", search=search).spec
+    assert spec.search.baseline == "none"
+    assert spec.search.architectures is not None
+    (entry,) = spec.search.architectures
+    assert (entry.name, entry.embed_dim, entry.depth) == ("masktas-small", 384, 13)
+    assert resolve_search(spec, PHOTOS).spec == spec
+
+
+def test_a_search_that_proposes_its_own_networks_is_compared_with_random_search() -> None:
+    assert resolve().spec.search.baseline == "random"
+
+
+@pytest.mark.parametrize(
+    ("entry", "pointer"),
+    [
+        ("masktas-huge", "/search/architectures/1/name"),
+        ({**LISTED, "depth": 2, "num_heads": [2, 3], "mlp_ratio": [2.0, 3.0]}, "/search/architectures/1/depth"),
+        ({**LISTED, "embed_dim": 50}, "/search/architectures/1/embed_dim"),
+        ({**LISTED, "num_heads": [2, 9, 4]}, "/search/architectures/1/num_heads/1"),
+        (LISTED, "/search/architectures/1"),
+    ],
+)
+def test_a_listed_network_that_cannot_be_scored_is_named(entry: object, pointer: str) -> None:
+    error = refusal(search={"algorithm": "listed", "architectures": [LISTED, entry]})
+    assert [item.pointer for item in error.errors] == [pointer]
+
+
+def test_a_listed_network_beyond_a_limit_is_refused() -> None:
+    search = {"algorithm": "listed", "architectures": [LISTED]}
+    error = refusal(search=search, constraints=[{"metric": "params_m", "max": 0.06}])
+    assert [item.pointer for item in error.errors] == ["/search/architectures/0"]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"algorithm": "listed"},
+        {"architectures": [LISTED]},
+        {"algorithm": "listed", "architectures": [LISTED, LISTED], "max_evaluations": 1},
+        {"algorithm": "listed", "architectures": [{"name": "x", "depth": 3}]},
+        {"algorithm": "listed", "architectures": [{}]},
+        {"algorithm": "listed", "architectures": [{**LISTED, "depth": 4}]},
+    ],
+)
+def test_a_list_that_contradicts_itself_is_no_spec(search: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SearchSpec.model_validate({"method": "masktas", "dataset": "digits", "search": search})

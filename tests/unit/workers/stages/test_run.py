@@ -278,3 +278,18 @@ def test_costs_are_those_of_the_deployed_network(finished: Run) -> None:
     row = finished.channel.of_type(Candidates)[0].rows[0]
     arch = Architecture.from_json(row.architecture)
     assert row.costs == {"params_m": cost(arch).params_m, "gmacs": cost(arch).gmacs}
+
+
+def test_listed_networks_are_scored_and_retrained_and_nothing_else_is(tmp_path: Path) -> None:
+    listed = [
+        {"embed_dim": 16, "depth": 1, "num_heads": [2], "mlp_ratio": [1.0]},
+        {"embed_dim": 32, "depth": 1, "num_heads": [1], "mlp_ratio": [2.0]},
+        {"embed_dim": 16, "depth": 2, "num_heads": [1, 2], "mlp_ratio": [2.0, 1.0]},
+    ]
+    changes = {"constraints": [], "search": {"algorithm": "listed", "architectures": listed}, "retrain": {"top_k": 9}}
+    done = run(search_start(merged(TINY, changes), tmp_path))
+    result = done.result.result
+    assert (result["evaluations"], result["stop_reason"], result["baseline"]) == (3, "list_done", None)
+    rows = [row for message in done.channel.of_type(Candidates) for row in message.rows]
+    assert [row.genotype for row in rows] == [[1, 1, 2, 16], [1, 2, 1, 32], [2, 2, 1, 1, 2, 16]]
+    assert sorted(entry.candidate_n for entry in done.result.accuracies) == [0, 1, 2]
