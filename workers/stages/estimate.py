@@ -10,6 +10,7 @@ import time
 
 from search.constraints import feasible_set
 from search.cost import macs
+from search.space import Space
 from service.jobs.resolve import planned_evaluations, teacher_architecture
 from service.jobs.spec import MaskedSpec, OptimSpec
 from workers.stages.search_context import SearchContext
@@ -32,9 +33,14 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
     own_masks = macs(teacher) * _visible_share(spec.teacher.pretrain)
     decoder = _decoder_macs(spec.teacher.pretrain, teacher.num_patches)
     work = {
-        "teacher": _images(spec.teacher.pretrain, train) * _TRAINING * (own_masks + decoder),
+        "teacher": _images(spec.teacher.pretrain, train)
+        * (_TRAINING * (own_masks + decoder) + _crop_macs(spec.teacher.pretrain, space)),
         "supernet": _images(spec.supernet, train)
-        * (_TRAINING * (student + _decoder_macs(spec.supernet, teacher.num_patches)) + taught),
+        * (
+            _TRAINING * (student + _decoder_macs(spec.supernet, teacher.num_patches))
+            + taught
+            + _crop_macs(spec.supernet, space)
+        ),
         "search": evaluations * val * student,
     }
     if ctx.classes:
@@ -85,3 +91,9 @@ def _decoder_macs(spec: MaskedSpec, patches: int) -> float:
         return 0.0
     width = spec.decoder.embed_dim
     return float(spec.decoder.depth * patches * width * (width * (4 + 2 * _DECODER_MLP_RATIO) + 2 * patches))
+
+
+def _crop_macs(spec: MaskedSpec, space: Space) -> float:
+    """Two products with a matrix of resampling weights for each channel; see ``workers.training.crops``."""
+    whole = spec.crop_scale == (1.0, 1.0) and not spec.horizontal_flip
+    return 0.0 if whole else 2.0 * space.in_chans * space.img_size**3

@@ -8,6 +8,7 @@ from search.space import Space
 from service.jobs.spec import MaskedSpec
 from workers.stages.search_context import SearchContext
 from workers.stages.training import Optim, metrics_every, train
+from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
 from workers.training.optimizer import build_adamw
@@ -46,9 +47,12 @@ def pretrain(ctx: SearchContext, objective: MaskedDistillation, spec: MaskedSpec
     optim = Optim.of(ctx, spec, len(ctx.dataset.train))
     order = BatchOrder(len(ctx.dataset.train), optim.batch_size, ctx.seed, (stage,))
     total_steps = optim.epochs * order.steps_per_epoch
+    assert spec.crop_scale is not None, "filled by service.jobs.resolve"
+    assert spec.horizontal_flip is not None, "filled by service.jobs.resolve"
+    crop = RandomCrop(spec.crop_scale, spec.horizontal_flip)
     loop = TrainingLoop(
         objective=objective,
-        batches=ImageBatches(ctx.dataset.train, order, ctx.compute),
+        batches=ImageBatches(ctx.dataset.train, order, crop, ctx.compute),
         optimizer=build_adamw(objective.named_parameters(), weight_decay=spec.weight_decay, betas=spec.betas),
         schedule=WarmupCosine.of_share(optim.lr, spec.warmup_fraction, total_steps),
         compute=ctx.compute,

@@ -29,6 +29,7 @@ from models.teacher import FrozenTeacher
 from search.space import Space
 from workers.data.dataset import ImageSet
 from workers.training.compute import Compute
+from workers.training.crops import RandomCrop
 from workers.training.engine import Losses
 from workers.training.schedule import BatchOrder
 from workers.training.streams import PathPart, numpy_stream, torch_stream
@@ -123,12 +124,16 @@ class MaskedDistillation:
 
 @dataclass(frozen=True, slots=True)
 class ImageBatches:
-    """Batches of images without labels."""
+    """Batches of images without labels; whoever reads a batch, student or teacher, gets the same crops."""
 
     images: ImageSet
     order: BatchOrder
+    crop: RandomCrop
     compute: Compute
 
     def at(self, step: int) -> Tensor:
         """Normalised images (B, C, H, W) of a step."""
-        return self.images.batch(self.order.positions(step)).to(self.compute.device)
+        images = self.images.batch(self.order.positions(step)).to(self.compute.device)
+        if self.crop.changes_nothing:
+            return images
+        return self.crop.apply(images, torch_stream(self.order.seed, *self.order.stage, "crop", step))

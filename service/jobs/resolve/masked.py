@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from models.architecture import Architecture, count_visible
+from search.presets import MICRO_MAX_IMG_SIZE
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.recipes import MASKED_RECIPE, SMALL_EMBED_DIM, fill_optim
 from service.jobs.spec import DecoderSpec, MaskedSpec
@@ -21,10 +22,16 @@ GOOD_VISIBLE = 8
 """The default mask ratio leaves at least this many visible patches, if the grid has twice as many."""
 
 
+MAE_CROP_SCALE = (0.2, 1.0)
+"""He et al. 2022, appendix A.1."""
+
+WHOLE_IMAGE = (1.0, 1.0)
+
+
 def resolve_masked(
     asked: _Masked, largest: Architecture, train_images: int, pointer: str, warnings: list[ErrorItem]
 ) -> _Masked:
-    """Fill mask, decoder and recipe.
+    """Fill mask, decoder, crops and recipe.
 
     Raises:
         ValidationFailed: the mask leaves too little, or the decoder has an impossible size.
@@ -39,8 +46,22 @@ def resolve_masked(
         raise ValidationFailed.of(items)
     small = largest.embed_dim <= SMALL_EMBED_DIM
     decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
-    filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder})
+    filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder, **_resolve_crops(asked, largest, small)})
     return fill_optim(filled, MASKED_RECIPE, largest, train_images, pointer, warnings)
+
+
+def _resolve_crops(asked: MaskedSpec, largest: Architecture, small: bool) -> dict[str, Any]:
+    """MAE's crops and mirroring for photographs; none for small images.
+
+    A crop of an image of a few pixels has next to nothing to enlarge, and mirroring is wrong for digits and text, which
+    such images often show.
+    """
+    published = not small and largest.img_size > MICRO_MAX_IMG_SIZE
+    scale, flip = asked.crop_scale, asked.horizontal_flip
+    return {
+        "crop_scale": scale if scale is not None else (MAE_CROP_SCALE if published else WHOLE_IMAGE),
+        "horizontal_flip": flip if flip is not None else published,
+    }
 
 
 def _check_mask(ratio: float, patches: int, pointer: str) -> None:

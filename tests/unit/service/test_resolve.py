@@ -33,6 +33,7 @@ def test_a_filled_spec_has_no_open_field_and_resolves_to_itself() -> None:
     filled = resolve().spec
     for part in (filled.supernet, filled.teacher.pretrain):
         assert None not in (part.epochs, part.batch_size, part.lr, part.mask_ratio, part.decoder)
+        assert None not in (part.crop_scale, part.horizontal_flip)
     assert None not in (filled.retrain.mode, filled.retrain.epochs, filled.retrain.batch_size, filled.retrain.lr)
     assert resolve_search(filled, DIGITS).spec == filled
 
@@ -60,6 +61,35 @@ def test_large_networks_get_the_published_recipe() -> None:
     assert spec.supernet.lr == pytest.approx(6e-4)
     assert spec.supernet.mask_ratio == 0.75
     assert spec.retrain.lr == pytest.approx(6.25e-4 * 1024 / 256)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "fields", "scale", "flip"),
+    [
+        (PHOTOS, {}, (0.2, 1.0), True),
+        (DIGITS, {}, (1.0, 1.0), False),
+        (PHOTOS, {"space": {"preset": "masktas-tiny", "img_size": 64}}, (1.0, 1.0), False),
+        (PHOTOS, {"space": {"preset": "micro", "img_size": 96}}, (1.0, 1.0), False),
+        (DIGITS, {"supernet": {"crop_scale": [0.5, 0.75]}}, (0.5, 0.75), False),
+        (PHOTOS, {"supernet": {"crop_scale": [1, 1], "horizontal_flip": False}}, (1.0, 1.0), False),
+    ],
+)
+def test_large_photographs_are_cropped_and_mirrored_unless_told_otherwise(
+    dataset: DatasetInfo, fields: dict[str, Any], scale: tuple[float, float], flip: bool
+) -> None:
+    supernet = resolve(dataset, **fields).spec.supernet
+    assert (supernet.crop_scale, supernet.horizontal_flip) == (scale, flip)
+
+
+def test_teacher_has_crops_of_its_own() -> None:
+    pretrain = resolve(PHOTOS, supernet={"crop_scale": [0.9, 1.0]}).spec.teacher.pretrain
+    assert (pretrain.crop_scale, pretrain.horizontal_flip) == ((0.2, 1.0), True)
+
+
+@pytest.mark.parametrize("scale", [[0.5, 0.2], [0.0, 1.0], [0.5, 1.5], [0.5]])
+def test_impossible_crops_are_refused(scale: list[float]) -> None:
+    with pytest.raises(ValidationError, match="crop_scale"):
+        SearchSpec.model_validate({"method": "masktas", "dataset": "digits", "supernet": {"crop_scale": scale}})
 
 
 def test_small_grids_keep_enough_patches_visible() -> None:

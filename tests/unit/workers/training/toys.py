@@ -18,6 +18,7 @@ from models.teacher import FrozenTeacher
 from search.space import Space
 from workers.data.dataset import ImageSet
 from workers.training.compute import Compute
+from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
 from workers.training.optimizer import build_adamw
@@ -48,6 +49,8 @@ TEACHER = Architecture(
     in_chans=1,
     num_classes=0,
 )
+
+UNCHANGED = RandomCrop((1.0, 1.0), horizontal_flip=False)
 
 DECODER = DecoderConfig(dim=16, depth=1, num_heads=2)
 
@@ -88,7 +91,7 @@ def loop_of(objective: MaskedDistillation, total_steps: int = 25, lr: float = 3e
     data = images()
     return TrainingLoop(
         objective=objective,
-        batches=ImageBatches(data, BatchOrder(len(data), 8, 0, ("supernet",)), CPU),
+        batches=ImageBatches(data, BatchOrder(len(data), 8, 0, ("supernet",)), UNCHANGED, CPU),
         optimizer=build_adamw(objective.named_parameters(), weight_decay=0.05, betas=(0.9, 0.95)),
         schedule=WarmupCosine.of_share(lr, 0.1, total_steps),
         compute=CPU,
