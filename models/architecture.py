@@ -16,6 +16,12 @@ from typing import Any
 
 SCHEMA_VERSION = 1
 
+REL_POS_TABLES = ("rel_pos_k_rows", "rel_pos_k_cols", "rel_pos_v_rows", "rel_pos_v_cols")
+"""Parameters of one attention with relative position: for keys and values, by distance in rows and in columns."""
+
+REL_POS_LENGTH = 30
+"""Entries of each table: one for pairs with the class token, then distances -14..14; farther ones count as 14."""
+
 Genotype = tuple[int | float, ...]
 """Canonical gene tuple ``(depth, mlp_ratio * depth, num_heads * depth, embed_dim)``.
 
@@ -98,7 +104,7 @@ class Architecture:
         in_chans: 1 (grey) or 3 (RGB).
         num_classes: outputs of the linear head; 0 means no head.
         pool: how tokens become one vector before the head.
-        rel_pos: relative position on keys and values (AutoFormer); plain timm networks have none.
+        rel_pos: relative position on keys and values (AutoFormer, section 3.3); plain timm networks have none.
         norm_eps: epsilon of every LayerNorm: 1e-6 in MAE, DeiT and timm, 1e-5 in AutoFormer and Scala.
 
     Raises:

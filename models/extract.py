@@ -8,9 +8,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from models.architecture import Architecture, FieldProblem
+from models.architecture import Architecture
 from models.initialisation import initialise_
-from models.slicing import SlicingError, parameter_shapes, slice_table
+from models.slicing import parameter_shapes, slice_table
 from models.supernet import apply_slices
 from models.templates import model
 
@@ -64,15 +64,10 @@ def build_timm(arch: Architecture, generator: torch.Generator | None = None) -> 
     """timm's ``VisionTransformer`` of this architecture: final norm before pooling, heads and ratios per block.
 
     Args:
-        arch: any architecture without relative position.
+        arch: any architecture; with relative position its attentions are ``models.templates.model.RelativeAttention``.
         generator: source of fresh weights, which live on its device.  Without one all weights are NaN, so that a
             network whose weights were never loaded cannot pass for one.
-
-    Raises:
-        SlicingError: when the architecture has relative position, which timm's class does not have.
     """
-    if arch.rel_pos:
-        raise SlicingError(FieldProblem("/rel_pos", True, "false: timm's VisionTransformer has no relative position"))
     # Built without storage, since timm's constructor would draw from the global random state.
     network = model.build(arch.to_json(), device="meta")
     network.to_empty(device=generator.device if generator else "cpu")

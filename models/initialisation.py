@@ -2,7 +2,8 @@
 
 One rule for supernets, decoders, projectors and fresh heads, in the manner of MAE (He et al. 2022, appendix A.1):
 Xavier uniform for every linear map, the patch projection counting as a linear map of a flattened patch; zero for
-biases, one for the gains of LayerNorm, truncated normal with standard deviation 0.02 for the class and mask tokens.
+biases, one for the gains of LayerNorm, truncated normal with standard deviation 0.02 for the class and mask tokens and
+(as in AutoFormer) for the tables of relative position.
 
 Positions are learned here (a fixed table cannot be sliced), and start as loud as MAE's fixed sine-cosine table, whose
 entries have a root mean square of 1 / sqrt(2).  The usual 0.02 would be drowned by patch tokens of about that size: on
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from models.architecture import Architecture
+from models.architecture import REL_POS_TABLES, Architecture
 from models.slicing import parameter_shapes
 
 TOKEN_STD = 0.02
@@ -31,11 +32,7 @@ _HEAD = "head.weight"
 
 
 def initial_state(arch: Architecture, generator: torch.Generator) -> dict[str, Tensor]:
-    """Fresh weights of ``arch`` under timm's names, float32 on the generator's device.
-
-    Raises:
-        SlicingError: when the architecture has relative position.
-    """
+    """Fresh weights of ``arch`` under timm's names, float32 on the generator's device."""
     state = {name: torch.empty(shape, device=generator.device) for name, shape in parameter_shapes(arch).items()}
     initialise_(state.items(), generator)
     return state
@@ -51,7 +48,7 @@ def initialise_(named_tensors: Iterable[tuple[str, Tensor]], generator: torch.Ge
             nn.init.normal_(tensor, std=POSITION_STD, generator=generator)
         elif name == _HEAD:
             nn.init.trunc_normal_(tensor, std=HEAD_STD, generator=generator)
-        elif tensor.ndim == 3:
+        elif tensor.ndim == 3 or name.endswith(REL_POS_TABLES):
             nn.init.trunc_normal_(tensor, std=TOKEN_STD, generator=generator)
         else:
             nn.init.xavier_uniform_(tensor.flatten(1), generator=generator)

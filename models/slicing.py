@@ -19,7 +19,7 @@ from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
-from models.architecture import Architecture, FieldProblem
+from models.architecture import REL_POS_LENGTH, REL_POS_TABLES, Architecture, FieldProblem
 
 _ROLES = 3  # queries, keys, values in the rows of a fused projection
 _CACHED_TABLES = 256  # several populations; a table of 14 blocks takes about 60 kB
@@ -117,7 +117,7 @@ def slice_table(largest: Architecture, arch: Architecture) -> SliceTable:
     is read-only and shared between calls.
 
     Raises:
-        SlicingError: when ``arch`` is not nested in ``largest``, see :func:`check_nested`, or has relative position.
+        SlicingError: when ``arch`` is not nested in ``largest``, see :func:`check_nested`.
     """
     check_nested(largest, arch)
     full = tensor_axes(largest)
@@ -130,31 +130,17 @@ def slice_table(largest: Architecture, arch: Architecture) -> SliceTable:
 
 
 def parameter_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter of ``arch`` under timm's name, in timm's layout.
-
-    Raises:
-        SlicingError: when the architecture has relative position.
-    """
+    """Shape of every parameter of ``arch`` under timm's name, in timm's layout."""
     return {name: tuple(map(prod, axes)) for name, axes in tensor_axes(arch).items()}
 
 
 def count_parameters(arch: Architecture) -> int:
-    """Number of parameters, counted tensor by tensor; the closed form is ``search.cost.params``.
-
-    Raises:
-        SlicingError: when the architecture has relative position.
-    """
+    """Number of parameters, counted tensor by tensor; the closed form is ``search.cost.params``."""
     return sum(prod(shape) for shape in parameter_shapes(arch).values())
 
 
 def tensor_axes(arch: Architecture) -> dict[str, tuple[Factors, ...]]:
-    """Every parameter of ``arch`` as the nested factors of each of its axes, in the order of a forward pass.
-
-    Raises:
-        SlicingError: when the architecture has relative position, whose tables no network here holds yet.
-    """
-    if arch.rel_pos:
-        raise SlicingError(FieldProblem("/rel_pos", True, "false: networks with relative position cannot be built"))
+    """Every parameter of ``arch`` as the nested factors of each of its axes, in the order of a forward pass."""
     width = (arch.embed_dim,)
     axes: dict[str, tuple[Factors, ...]] = {
         "cls_token": ((1,), (1,), width),
@@ -174,11 +160,14 @@ def tensor_axes(arch: Architecture) -> dict[str, tuple[Factors, ...]]:
 def _block_axes(arch: Architecture, block: int) -> dict[str, tuple[Factors, ...]]:
     width, hidden = (arch.embed_dim,), (arch.mlp_dims[block],)
     heads = (arch.num_heads[block], arch.head_dim)
+    # All heads of a block share the tables (AutoFormer), so only the width of a head cuts them.
+    tables = {f"attn.{name}": ((REL_POS_LENGTH,), (arch.head_dim,)) for name in REL_POS_TABLES} if arch.rel_pos else {}
     return {
         "norm1.weight": (width,),
         "norm1.bias": (width,),
         "attn.qkv.weight": ((_ROLES, *heads), width),
         "attn.qkv.bias": ((_ROLES, *heads),),
+        **tables,
         "attn.proj.weight": (width, heads),
         "attn.proj.bias": (width,),
         "norm2.weight": (width,),

@@ -4,7 +4,8 @@ Legend: B images, C channels, H, W pixels, N patches of an image, V visible (kep
 and patches), d token width, h heads, k width of one head, P values of one patch.
 
 The network is a pre-norm Vision Transformer with exact GELU and a learned position table (a fixed sine-cosine table
-must not be sliced: its leading channels hold one image axis only).  Attention is scaled by the *subnet's* head width.
+must not be sliced: its leading channels hold one image axis only).  Attention is scaled by the *subnet's* head width,
+and with ``rel_pos`` knows the place of each token on the full grid, whichever patches are visible.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from models.architecture import Architecture, Pool
 from models.initialisation import initial_state
 from models.slicing import AxisSlice, slice_table
+from models.templates.model import places, relative_attention
 
 
 def apply_slices(tensor: Tensor, slices: tuple[AxisSlice, ...]) -> Tensor:
@@ -49,9 +51,6 @@ class Supernet(nn.Module):
     Args:
         largest: the architecture that all weights are allocated for.
         generator: source of the initial weights; they live on its device.
-
-    Raises:
-        SlicingError: when ``largest`` has relative position, which the supernet does not implement.
     """
 
     def __init__(self, largest: Architecture, generator: torch.Generator) -> None:
@@ -143,9 +142,10 @@ class _Subnet:
         patches_BVd = F.linear(patches_BNP, projection, self["patch_embed.proj.bias"]) + kept_positions
         class_B1d = (self["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
         t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
+        at_BT2 = self._places(ids_keep, x_BCHW.device) if arch.rel_pos else None
         kept: dict[int, Tensor] = {}
         for i in range(after[-1]):
-            t_BTd = self.block(i, t_BTd)
+            t_BTd = self.block(i, t_BTd, at_BT2)
             if i + 1 in after:
                 kept[i + 1] = t_BTd
         return tuple(kept[number] for number in after)
@@ -157,15 +157,27 @@ class _Subnet:
         gain, bias = self[f"{name}.weight"], self[f"{name}.bias"]
         return F.layer_norm(x, (self._arch.embed_dim,), gain, bias, self._arch.norm_eps)
 
-    def block(self, i: int, t_BTd: Tensor) -> Tensor:
+    def block(self, i: int, t_BTd: Tensor, at_BT2: Tensor | None) -> Tensor:
         name = f"blocks.{i}"
         heads = (3, self._arch.num_heads[i], self._arch.head_dim)
         qkv = self.linear(f"{name}.attn.qkv", self.norm(f"{name}.norm1", t_BTd))
         q_BhTk, k_BhTk, v_BhTk = torch.unflatten(qkv, -1, heads).permute(2, 0, 3, 1, 4)
-        mixed_BhTk = F.scaled_dot_product_attention(q_BhTk, k_BhTk, v_BhTk)
+        if at_BT2 is None:
+            mixed_BhTk = F.scaled_dot_product_attention(q_BhTk, k_BhTk, v_BhTk)
+        else:
+            keys, values = self._tables(f"{name}.attn", "k"), self._tables(f"{name}.attn", "v")
+            mixed_BhTk = relative_attention(q_BhTk, k_BhTk, v_BhTk, keys, values, at_BT2, self._arch.grid_size)
         t_BTd = t_BTd + self.linear(f"{name}.attn.proj", mixed_BhTk.transpose(1, 2).flatten(2))
         hidden_BTf = F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", t_BTd)))
         return t_BTd + self.linear(f"{name}.mlp.fc2", hidden_BTf)
+
+    def _tables(self, attention: str, role: str) -> Tensor:
+        """Vectors of all distances, (2 * 30, k): in rows, then in columns."""
+        return torch.cat([self[f"{attention}.rel_pos_{role}_{axis}"] for axis in ("rows", "cols")])
+
+    def _places(self, ids_keep: Tensor | None, device: torch.device) -> Tensor:
+        ids = torch.arange(self._arch.num_patches, device=device).unsqueeze(0) if ids_keep is None else ids_keep
+        return places(ids, self._arch.grid_size)
 
 
 def check_blocks(after: Sequence[int], depth: int) -> None:

@@ -6,22 +6,20 @@ GELU and pooling are left out, as the papers do.  Counters that follow module ca
 which a fused kernel hides, and slicing; a formula misses nothing.
 
 Relative position is priced as if its tables were expanded to one vector for each pair of tokens (``N * N *
-head_dim`` for the keys and again for the values), which doubles the attention term.  AutoFormer's own counter
-prices it otherwise and counts the class token twice, so its MACs differ by some per cent; its parameters are equal
-to the unit.
+head_dim`` for the keys and again for the values), which doubles the attention term.  The networks here compute the
+same in less (``models.templates.model``), but a limit should not depend on how a sum is ordered.  AutoFormer's own
+counter prices it otherwise and counts the class token twice, so its MACs differ by some per cent; its parameters are
+equal to the unit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.architecture import Architecture
+from models.architecture import REL_POS_LENGTH, REL_POS_TABLES, Architecture
 
 MILLION = 1_000_000
 GIGA = 1_000_000_000
-
-_REL_POS_TABLES = 4  # keys and values, rows and columns (AutoFormer, section 3.3)
-_REL_POS_ROWS = 30  # distances -14..14 and one row for pairs with the class token; farther ones are clipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def params(arch: Architecture) -> int:
     """Number of parameters: embedding, positions, class token, blocks, final norm and (if any) head."""
     d = arch.embed_dim
     embedding = (arch.patch_dim + 1) * d + (arch.num_patches + 2) * d
-    rel_pos = _REL_POS_TABLES * _REL_POS_ROWS * arch.head_dim if arch.rel_pos else 0
+    rel_pos = len(REL_POS_TABLES) * REL_POS_LENGTH * arch.head_dim if arch.rel_pos else 0
     blocks = sum(
         4 * d + 3 * q * (d + 1) + (q + 1) * d + f * (d + 1) + (f + 1) * d + rel_pos
         for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)

@@ -11,7 +11,6 @@ from torch import nn
 from models.architecture import Architecture, Pool
 from models.extract import StateError, build_timm, check_state, extract_state, load_backbone
 from models.initialisation import initial_state
-from models.slicing import SlicingError
 from tests.unit.models.toys import LARGEST, randomise, seeded
 from tests.unit.published import GOLDEN, Golden
 
@@ -123,8 +122,3 @@ def test_state_of_another_network_is_refused_with_the_tensors_at_fault() -> None
         "norm.bias is missing; blocks.0.ls1.gamma is unexpected; cls_token has shape (1, 1, 3), expected (1, 1, 28)"
     )
     check_state(initial_state(LARGEST, seeded(0)), LARGEST)
-
-
-def test_relative_position_is_refused() -> None:
-    with pytest.raises(SlicingError, match="relative position"):
-        build_timm(replace(SMALL, rel_pos=True))

@@ -96,6 +96,7 @@ def test_table_is_shared_and_read_only() -> None:
         (replace(SMALL, in_chans=1), "/in_chans", 1, "3"),
         (replace(SMALL, pool=Pool.TOKEN), "/pool", Pool.TOKEN, "avg"),
         (replace(SMALL, norm_eps=1e-5), "/norm_eps", 1e-5, "1e-06"),
+        (replace(SMALL, rel_pos=True), "/rel_pos", True, "False"),
         (replace(SMALL, num_classes=7), "/num_classes", 7, "5 or 0"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("/") else "",
@@ -117,13 +118,6 @@ def test_all_mismatches_are_reported_at_once() -> None:
 def test_headed_architecture_from_a_headless_supernet_is_refused_with_the_reason() -> None:
     with pytest.raises(SlicingError, match=r"/num_classes: found 5, allowed is 0, since the supernet has no head"):
         slice_table(LARGEST.with_classes(0), SMALL)
-
-
-def test_relative_position_is_refused_rather_than_dropped() -> None:
-    with pytest.raises(SlicingError, match="relative position"):
-        count_parameters(replace(SMALL, rel_pos=True))
-    with pytest.raises(SlicingError, match="relative position"):
-        slice_table(replace(LARGEST, rel_pos=True), replace(SMALL, rel_pos=True))
 
 
 @pytest.mark.parametrize(

@@ -152,11 +152,6 @@ def test_headless_network_answers_with_pooled_features() -> None:
     assert torch.equal(net(x, backbone), expected)
 
 
-def test_relative_position_is_refused() -> None:
-    with pytest.raises(SlicingError, match="relative position"):
-        Supernet(replace(LARGEST, rel_pos=True), seeded(0))
-
-
 def test_architecture_outside_the_supernet_is_refused() -> None:
     with pytest.raises(SlicingError, match="/embed_dim: found 32, allowed is at most 28"):
         supernet()(images(), replace(SMALL, embed_dim=32))

@@ -38,6 +38,7 @@ def random_subnet(rng: random.Random, *, largest: Architecture = LARGEST) -> Arc
         num_classes=rng.choice((0, largest.num_classes)),
         pool=Pool(largest.pool),
         norm_eps=largest.norm_eps,
+        rel_pos=largest.rel_pos,
     )
 
 
