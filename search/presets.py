@@ -10,7 +10,7 @@ from typing import Any
 
 from models.architecture import FieldProblem, escape_pointer, is_int
 from search.errors import SpaceError
-from search.space import Space
+from search.space import AXES, PATCH_SIZES, Space
 
 
 class PresetName(StrEnum):
@@ -20,6 +20,7 @@ class PresetName(StrEnum):
     MASKTAS_TINY = "masktas-tiny"
     MASKTAS_SMALL = "masktas-small"
     MASKTAS_BASE = "masktas-base"
+    MASKTAS_BASE_8_10 = "masktas-base-8-10"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,21 @@ class Preset:
 
 
 _AUTOFORMER_SOURCE = "choices of AutoFormer's published supernet configuration (Chen et al. 2021)"
+
+
+def _base(name: PresetName, num_heads: tuple[int, ...], source: str) -> Preset:
+    return Preset(
+        name=name,
+        description=f"Around 54 M parameters; {source}.",
+        embed_dim=(528, 576, 624),
+        depth=(14, 15, 16),
+        num_heads=num_heads,
+        mlp_ratio=(3.0, 3.5, 4.0),
+        head_dim=64,
+        default_img_size=224,
+        patch_size=16,
+    )
+
 
 PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
     {
@@ -81,19 +97,18 @@ PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
                 default_img_size=224,
                 patch_size=16,
             ),
-            # AutoFormer's files disagree: its supernet was trained with 9 or 10 heads, its paper and its subnet
-            # configuration search 8 to 10. Heads that were never trained alone must not be searched, hence 9 and 10;
-            # overrides={"num_heads": [8, 9, 10]} gives the other reading.
-            Preset(
-                name=PresetName.MASKTAS_BASE,
-                description=f"Around 54 M parameters; {_AUTOFORMER_SOURCE}, base.",
-                embed_dim=(528, 576, 624),
-                depth=(14, 15, 16),
-                num_heads=(9, 10),
-                mlp_ratio=(3.0, 3.5, 4.0),
-                head_dim=64,
-                default_img_size=224,
-                patch_size=16,
+            # AutoFormer's files disagree on the heads of the base space, and MaskTAS does not say which it searched;
+            # its published network lies in both.
+            _base(
+                PresetName.MASKTAS_BASE,
+                (9, 10),
+                f"{_AUTOFORMER_SOURCE}, base: 9 or 10 heads, as its supernet was trained",
+            ),
+            _base(
+                PresetName.MASKTAS_BASE_8_10,
+                (8, 9, 10),
+                "the other reading of AutoFormer's base space (Chen et al. 2021): 8 to 10 heads, as in the paper and "
+                "in its published subnet configuration",
             ),
         )
     }
@@ -102,7 +117,7 @@ PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
 MICRO_MAX_IMG_SIZE = 64
 """Images up to this side (pixels) are searched in ``micro`` unless the user names another space."""
 
-OVERRIDABLE = ("embed_dim", "depth", "num_heads", "mlp_ratio", "head_dim", "patch_size", "pool", "norm_eps")
+OVERRIDABLE = (*AXES, "head_dim", "patch_size", "pool", "norm_eps", "rel_pos")
 """Fields of a space that a user may replace in a preset."""
 
 
@@ -168,8 +183,12 @@ def _patch_size(preset: Preset, img_size: int) -> int:
     if preset.grid_size is None:
         assert preset.patch_size is not None
         return preset.patch_size
-    if img_size < preset.grid_size or img_size % preset.grid_size:
-        allowed = f"a multiple of {preset.grid_size} in space {preset.name.value!r}, or a patch_size in overrides"
+    low, high = (patch_size * preset.grid_size for patch_size in PATCH_SIZES)
+    if not low <= img_size <= high or img_size % preset.grid_size:
+        allowed = (
+            f"a multiple of {preset.grid_size} from {low} to {high} in space {preset.name.value!r}, "
+            "or a patch_size in overrides"
+        )
         raise SpaceError([FieldProblem("/img_size", img_size, allowed)])
     return img_size // preset.grid_size
 

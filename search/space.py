@@ -27,9 +27,21 @@ AXES = ("embed_dim", "depth", "num_heads", "mlp_ratio")
 """The lists of a space. The first two hold one choice for the network, the last two one choice for each block."""
 
 _PER_BLOCK = ("num_heads", "mlp_ratio")
-_CONSTANTS = ("head_dim", "img_size", "patch_size", "in_chans", "pool", "norm_eps")
-_MAX_CHOICES = 64
-_MAX_NAME = 64
+_CONSTANTS = ("head_dim", "img_size", "patch_size", "in_chans", "pool", "norm_eps", "rel_pos")
+
+MAX_CHOICES = 64
+"""Of one axis."""
+
+MAX_NAME = 64
+"""Characters of a name."""
+
+IMG_SIZES = (8, 518)
+"""Smallest and largest side (pixels) of the images of a space, from digits to DINOv2's photos. The architecture record
+allows more, for foreign networks that are only priced; beyond this nothing was ever trained here."""
+
+PATCH_SIZES = (2, 32)
+"""Smallest and largest patch (pixels). A patch of one grey pixel has nothing to reconstruct once it is normalised, and
+beyond 32 pixels a patch is most of what the method masks."""
 
 # Exact feasibility walks over the distinct sums of the blocks' choices (search.sampling). Regular steps give a few
 # dozen of them, irregular ones up to thousands; this bound on the work keeps that within a few seconds.
@@ -53,7 +65,8 @@ class Space:
         depth: numbers of blocks.
         num_heads: head counts of a block.
         mlp_ratio: MLP hidden widths of a block, as multiples of the network's width.
-        head_dim, img_size, patch_size, in_chans, pool, norm_eps: as in :class:`models.architecture.Architecture`.
+        head_dim, img_size, patch_size, in_chans, pool, norm_eps, rel_pos: as in
+            :class:`models.architecture.Architecture`, image and patch within :data:`IMG_SIZES` and :data:`PATCH_SIZES`.
 
     Raises:
         SpaceError: with one problem for each field at fault; pointers are relative to the space.
@@ -70,6 +83,7 @@ class Space:
     in_chans: int = 3
     pool: Pool = Pool.AVG
     norm_eps: float = 1e-6
+    rel_pos: bool = False
 
     def __post_init__(self) -> None:
         problems = tuple(_field_problems(self))
@@ -165,7 +179,9 @@ class Space:
 
     def digest(self) -> str:
         """SHA-256 (hex) of the set of members; equal for equal spaces whatever their names and list orders."""
-        identity = {key: value for key, value in self.to_json().items() if key != "name"}
+        # A plain space is named as it was before there was relative position: digests are stored beside supernets.
+        left_out = ("name",) if self.rel_pos else ("name", "rel_pos")
+        identity = {key: value for key, value in self.to_json().items() if key not in left_out}
         return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -217,7 +233,6 @@ class Space:
                 narrowed[axis] = choices
         for name, value in self._constants().items():
             narrowed[name] = {"const": value}
-        narrowed["rel_pos"] = {"const": False}
         return {**schema, "title": f"Architecture of the space {self.name}"}
 
     def _constants(self) -> dict[str, Any]:
@@ -248,26 +263,37 @@ class Space:
             for i, value in values:
                 if value not in choices:
                     yield FieldProblem(f"/{axis}" if i is None else f"/{axis}/{i}", value, allowed)
-        for name, value in {**self._constants(), "rel_pos": False}.items():
+        for name, value in self._constants().items():
             if getattr(arch, name) != value:
                 yield FieldProblem(f"/{name}", getattr(arch, name), f"{value} in space {self.name!r}")
 
 
 def _field_problems(space: Space) -> Iterator[FieldProblem]:
     """Faults of single fields; runs before normalisation, so types are not yet trusted."""
-    if not isinstance(space.name, str) or not 1 <= len(space.name) <= _MAX_NAME:
-        yield FieldProblem("/name", space.name, f"a text of 1 to {_MAX_NAME} characters")
+    if not isinstance(space.name, str) or not 1 <= len(space.name) <= MAX_NAME:
+        yield FieldProblem("/name", space.name, f"a text of 1 to {MAX_NAME} characters")
     for axis in AXES:
         yield from _axis_problems(axis, getattr(space, axis))
-    yield from _record_problems({name: getattr(space, name) for name in _CONSTANTS})
+    yield from _constant_problems({name: getattr(space, name) for name in _CONSTANTS})
+
+
+def _constant_problems(constants: Mapping[str, Any]) -> Iterator[FieldProblem]:
+    told = set()
+    for name, (low, high) in (("img_size", IMG_SIZES), ("patch_size", PATCH_SIZES)):
+        value = constants[name]
+        if not is_int(value) or not low <= value <= high:
+            told.add(f"/{name}")
+            yield FieldProblem(f"/{name}", value, f"an integer from {low} to {high}")
+    # Of a side that is out of bounds nothing else need be said.
+    yield from (problem for problem in _record_problems(constants) if problem.pointer not in told)
 
 
 def _axis_problems(axis: str, choices: object) -> Iterator[FieldProblem]:
     if not isinstance(choices, list | tuple):
         yield FieldProblem(f"/{axis}", choices, "a list of choices")
         return
-    if not 1 <= len(choices) <= _MAX_CHOICES:
-        yield FieldProblem(f"/{axis}", f"{len(choices)} choices", f"1 to {_MAX_CHOICES} choices")
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        yield FieldProblem(f"/{axis}", f"{len(choices)} choices", f"1 to {MAX_CHOICES} choices")
         return
     for i, choice in enumerate(choices):
         # Probes have one block: what the record says of other fields than the probed one is not at issue here.

@@ -127,7 +127,7 @@ async def get_space(
                 cost=_price(known.architecture),
             )
             for known in PUBLISHED.values()
-            if known.preset == preset.name
+            if presets.resolve(preset.name).contains(known.architecture)
         ],
     )
 

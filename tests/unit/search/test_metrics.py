@@ -13,11 +13,16 @@ from tests.unit.search.spaces import small_space
 
 
 @pytest.mark.parametrize("metric", list(Metric))
-@given(seed=st.integers(0, 2**32), preset=st.sampled_from(PresetName), num_classes=st.integers(0, 1000))
+@given(
+    seed=st.integers(0, 2**32),
+    preset=st.sampled_from(PresetName),
+    num_classes=st.integers(0, 1000),
+    rel_pos=st.booleans(),
+)
 def test_costs_are_affine_in_depth_and_the_sums_over_blocks(
-    metric: Metric, seed: int, preset: PresetName, num_classes: int
+    metric: Metric, seed: int, preset: PresetName, num_classes: int, rel_pos: bool
 ) -> None:
-    space = resolve(preset)
+    space = resolve(preset, overrides={"rel_pos": rel_pos})
     arch = space.sample(np.random.default_rng(seed), num_classes)
     affine = AffineCost.of(metric, space, arch.embed_dim, num_classes)
     assert affine.count(arch.depth, sum(arch.num_heads), sum(arch.mlp_dims)) == metric.count_of(arch)

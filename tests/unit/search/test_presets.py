@@ -44,10 +44,19 @@ def test_problems_point_to_where_the_user_wrote() -> None:
     assert pointers(preset="micro", img_size="8") == ["/img_size"]
     assert pointers(preset="micro", img_size=0) == ["/img_size"]
     assert pointers(preset="micro", img_size=-4) == ["/img_size"]
+    assert pointers(preset="micro", img_size=224) == ["/img_size"]  # patches of 56 pixels
+    assert pointers(preset="masktas-tiny", img_size=528) == ["/img_size"]
+    assert pointers(overrides={"rel_pos": "yes"}) == ["/overrides/rel_pos"]
     assert pointers(preset="masktas-tiny", img_size=100) == ["/img_size"]
     assert pointers(overrides={"depth": [3, 0]}) == ["/overrides/depth/1"]
     assert pointers(overrides={"patch_size": "8"}) == ["/overrides/patch_size"]
     assert pointers(in_chans=2) == ["/in_chans"]
+
+
+def test_both_readings_of_the_base_heads_have_names() -> None:
+    narrow, wide = resolve("masktas-base"), resolve("masktas-base-8-10")
+    assert (f"{narrow.size():.2e}", f"{wide.size():.2e}") == ("1.01e+13", "6.25e+15")
+    assert wide.contains(PUBLISHED["masktas-base"].architecture)
 
 
 @pytest.mark.parametrize("entry", PUBLISHED.values(), ids=lambda entry: entry.name)

@@ -26,7 +26,7 @@ def problems_of(**changes: Any) -> dict[str, str]:
         (resolve("masktas-tiny"), 1_056_964_608),
         (resolve("masktas-small"), 77_103_263_459_313),
         (resolve("masktas-base"), 3 * (6**14 + 6**15 + 6**16)),
-        (resolve("masktas-base", overrides={"num_heads": [8, 9, 10]}), 3 * (9**14 + 9**15 + 9**16)),
+        (resolve("masktas-base-8-10"), 3 * (9**14 + 9**15 + 9**16)),
         (resolve("micro"), 3 * (9**3 + 9**4 + 9**5)),
     ],
 )
@@ -130,9 +130,13 @@ def test_explain_names_each_axis_and_both_values() -> None:
     assert not space.contains(stranger)
 
 
-def test_relative_position_is_no_member() -> None:
-    space = small_space()
-    assert [p.pointer for p in space.explain(replace(space.smallest(), rel_pos=True))] == ["/rel_pos"]
+@pytest.mark.parametrize("rel_pos", [False, True])
+def test_members_have_relative_position_exactly_when_the_space_has(rel_pos: bool) -> None:
+    space = small_space(rel_pos=rel_pos)
+    assert space.largest().rel_pos is rel_pos
+    assert space.member_schema()["properties"]["rel_pos"] == {"const": rel_pos}
+    other = replace(space.smallest(), rel_pos=not rel_pos)
+    assert [p.pointer for p in space.explain(other)] == ["/rel_pos"]
 
 
 def test_json_round_trip_keeps_the_space() -> None:
@@ -156,6 +160,7 @@ def test_digest_depends_on_members_only() -> None:
     assert space.digest() == small_space(name="other", embed_dim=(24, 16)).digest()
     assert space.digest() != small_space(embed_dim=(16,)).digest()
     assert space.digest() != small_space(norm_eps=1e-5).digest()
+    assert space.digest() != small_space(rel_pos=True).digest()
 
 
 def test_digest_never_changes() -> None:
@@ -181,6 +186,14 @@ def test_digest_never_changes() -> None:
         ({"mlp_ratio": [0.01]}, "/mlp_ratio/0", "at least 0.0625"),
         ({"mlp_ratio": [2.0, 2.01]}, "/mlp_ratio", "also gives 32 hidden channels"),
         ({"img_size": 10}, "/img_size", "a multiple of patch_size 4"),
+        ({"img_size": 6, "patch_size": 2}, "/img_size", "found 6, allowed is an integer from 8 to 518"),
+        ({"img_size": 520}, "/img_size", "an integer from 8 to 518"),
+        ({"img_size": 10**9}, "/img_size", "an integer from 8 to 518"),
+        ({"img_size": None}, "/img_size", "an integer from 8 to 518"),
+        ({"patch_size": 1}, "/patch_size", "found 1, allowed is an integer from 2 to 32"),
+        ({"img_size": 66, "patch_size": 33}, "/patch_size", "an integer from 2 to 32"),
+        ({"img_size": 518, "patch_size": 2}, "/patch_size", "at most 65536 patches, not 67081"),
+        ({"rel_pos": 1}, "/rel_pos", "true or false"),
         ({"head_dim": 0}, "/head_dim", "found 0"),
         ({"pool": "max"}, "/pool", "avg or token"),
         ({"in_chans": 2}, "/in_chans", "1 or 3"),
