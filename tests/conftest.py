@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -15,6 +16,10 @@ from service.embedded.servers import Servers
 from service.settings import Settings
 from service.store import ArtifactStore, open_store
 from tests import servers as databases
+
+# Half of a second on a busy machine says nothing about the code; each test has a time-out of its own.
+hypothesis.settings.register_profile("vitailor", deadline=None)
+hypothesis.settings.load_profile("vitailor")
 
 
 @pytest.fixture(scope="session")
