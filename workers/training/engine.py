@@ -35,7 +35,7 @@ Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Scalars of one step: what is minimised, and its parts by name for the record."""
+    """Scalars of a step or of one summand of it: what is minimised, and its parts by name for the record."""
 
     total: Tensor
     parts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -48,8 +48,11 @@ class Objective(Protocol[Batch_contra]):
         """Everything that is trained, under names that are stable between versions."""
         ...
 
-    def losses(self, batch: Batch_contra, step: int) -> Losses:
-        """Forward of one step."""
+    def losses(self, batch: Batch_contra, step: int) -> Iterator[Losses]:
+        """Forwards of one step, whose losses add up to the step's.
+
+        Gradients of each are taken before the next is asked for, so that memory holds one of them at a time.
+        """
         ...
 
 
@@ -120,10 +123,10 @@ class TrainingLoop(Generic[Batch]):
             LossDiverged: a loss is no finite number.
         """
         while self.step < self.total_steps:
-            losses = self._advance()
+            sums = self._advance()
             self.step += 1
-            for name, value in {**losses.parts, _TOTAL: losses.total}.items():
-                self._pending[name].append(value.detach())
+            for name, value in sums.items():
+                self._pending[name].append(value)
             if self.step % self._metrics_every == 0 or self.step == self.total_steps:
                 observer.metrics(self.step, self._look())
             observer.after_step(self)
@@ -161,19 +164,31 @@ class TrainingLoop(Generic[Batch]):
         self._pending.clear()
         self._pending.update({name: list(values.unbind()) for name, values in _part(tensors, _PENDING).items()})
 
-    def _advance(self) -> Losses:
+    def _advance(self) -> dict[str, Tensor]:
+        """One step; returns its losses by name."""
         set_rate(self._optimizer, self.schedule.rate(self.step))
-        batch = self._batches.at(self.step)
-        with self._compute.forward():
-            losses = self._objective.losses(batch, self.step)
         # To None, not to zero: a tensor that the sampled subnet does not use must be skipped by the optimizer.
         self._optimizer.zero_grad(set_to_none=True)
-        losses.total.backward()  # type: ignore[no-untyped-call]
+        sums: dict[str, Tensor] = {}
+        for losses in self._summands():
+            losses.total.backward()  # type: ignore[no-untyped-call]
+            for name, value in {**losses.parts, _TOTAL: losses.total}.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
         if self._clip_grad is not None:
             trained = [p for _, p in self._objective.named_parameters() if p.grad is not None]
             nn.utils.clip_grad_norm_(trained, self._clip_grad)
         self._optimizer.step()
-        return losses
+        return sums
+
+    def _summands(self) -> Iterator[Losses]:
+        """The losses of a step one after the other, each from a forward in the chosen precision."""
+        summands = self._objective.losses(self._batches.at(self.step), self.step)
+        while True:
+            with self._compute.forward():
+                losses = next(summands, None)
+            if losses is None:
+                return
+            yield losses
 
     def _look(self) -> dict[str, float]:
         """Means since the last look; the only place besides :meth:`save` that waits for the device."""

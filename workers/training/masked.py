@@ -96,7 +96,7 @@ class MaskedDistillation:
         """Supernet, decoder and projector; never the teacher."""
         return self._modules.named_parameters()
 
-    def losses(self, batch: Tensor, step: int) -> Losses:
+    def losses(self, batch: Tensor, step: int) -> Iterator[Losses]:
         """Losses of images (B, C, H, W) under the mask and the architecture of ``step``."""
         settings = self._settings
         mask = self._mask(len(batch), step)
@@ -112,7 +112,7 @@ class MaskedDistillation:
             features = self._teacher.visible_tokens(batch, mask.ids_keep)
             parts["distillation"] = feature_loss(self.projector(tokens), features)
         weights = {"reconstruction": 1.0, "distillation": settings.beta}
-        return Losses(torch.stack([weights[name] * part for name, part in parts.items()]).sum(), parts)
+        yield Losses(torch.stack([weights[name] * part for name, part in parts.items()]).sum(), parts)
 
     def _mask(self, images: int, step: int) -> PatchMask:
         patches = self.supernet.largest.num_patches

@@ -105,10 +105,10 @@ class Supervised:
         """All parameters under timm's names."""
         return self.network.named_parameters()
 
-    def losses(self, batch: LabelledBatch, step: int) -> Losses:
+    def losses(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
         """Loss of one batch."""
         images = self._augmentation.apply(batch.images, torch_stream(self._seed, *self._stage, "augment", step))
-        return Losses(F.cross_entropy(self.network(images), batch.labels, label_smoothing=self._label_smoothing))
+        yield Losses(F.cross_entropy(self.network(images), batch.labels, label_smoothing=self._label_smoothing))
 
 
 @torch.inference_mode()

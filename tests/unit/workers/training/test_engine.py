@@ -1,17 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from service.errors import LossDiverged
-from tests.unit.workers.training.toys import Interrupt, Watcher, masked_loop
-from workers.training.engine import TrainingLoop
+from tests.unit.workers.training.toys import CPU, Interrupt, Watcher, loop_of, masked_loop, settings, teacher
+from workers.training.engine import Losses, TrainingLoop
 from workers.training.files import TensorFileError, read_tensors
+from workers.training.masked import MaskedDistillation
 
 STEPS = 25
 
@@ -127,3 +129,34 @@ def test_state_of_another_training_is_refused(tmp_path: Path) -> None:
     loop.save(tmp_path / "state")
     with pytest.raises(TensorFileError, match=r"decoder\."):
         masked_loop(STEPS, decoder=None).restore(tmp_path / "state")
+
+
+class Halves:
+    """An objective whose loss comes in two summands."""
+
+    def __init__(self, whole: MaskedDistillation) -> None:
+        self._whole = whole
+        self.gradients_before: list[bool] = []
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self._whole.named_parameters()
+
+    def losses(self, batch: Tensor, step: int) -> Iterator[Losses]:
+        for _ in range(2):
+            self.gradients_before.append(any(p.grad is not None for _, p in self.named_parameters()))
+            [losses] = self._whole.losses(batch, step)
+            yield Losses(losses.total / 2, {name: part / 2 for name, part in losses.parts.items()})
+
+
+def test_summands_of_a_step_add_up_and_each_is_done_before_the_next_begins() -> None:
+    whole, halves = (MaskedDistillation(settings(), teacher(), CPU) for _ in range(2))
+    in_halves = Halves(halves)
+    rows = []
+    for loop in (loop_of(whole, 10), loop_of(in_halves, 10)):
+        watcher = Watcher()
+        loop.run(watcher)
+        rows.append(watcher.rows)
+    assert in_halves.gradients_before == [False, True] * 10
+    assert rows[0].keys() == rows[1].keys()
+    for step, row in rows[0].items():
+        assert rows[1][step] == pytest.approx(row, rel=1e-4)

@@ -10,6 +10,7 @@ from models.distill import feature_loss
 from models.masked import random_masking, reconstruction_loss
 from tests.unit.workers.training.toys import CPU, DECODER, SPACE, images, settings, teacher
 from workers.data.dataset import ImageSet
+from workers.training.engine import Losses
 from workers.training.masked import MaskedDistillation
 from workers.training.streams import numpy_stream, torch_stream
 
@@ -18,16 +19,22 @@ def batch(data: ImageSet | None = None) -> torch.Tensor:
     return next((data or images()).batches(6))
 
 
+def losses_of(objective: MaskedDistillation, x: torch.Tensor, step: int) -> Losses:
+    """The losses of a step with one student."""
+    [losses] = objective.losses(x, step)
+    return losses
+
+
 def test_loss_is_reconstruction_plus_weighted_distillation() -> None:
     objective = MaskedDistillation(settings(beta=0.3), teacher(), CPU)
-    losses = objective.losses(batch(), 2)
+    losses = losses_of(objective, batch(), 2)
     expected = losses.parts["reconstruction"] + 0.3 * losses.parts["distillation"]
     torch.testing.assert_close(losses.total, expected)
 
 
 def test_parts_are_those_of_the_step_written_out() -> None:
     objective, x, step = MaskedDistillation(settings(), teacher(), CPU), batch(), 7
-    losses = objective.losses(x, step)
+    losses = losses_of(objective, x, step)
     mask = random_masking(6, 16, 8, torch_stream(0, "supernet", "mask", step))
     arch = SPACE.sample(numpy_stream(0, "supernet", "architecture", step))
     tokens = objective.supernet.tokens(x, arch, mask.ids_keep)
@@ -43,7 +50,7 @@ def test_parts_are_those_of_the_step_written_out() -> None:
 def test_either_part_can_be_off(alone: str) -> None:
     decoder = DECODER if alone == "reconstruction" else None
     objective = MaskedDistillation(settings(decoder=decoder), teacher() if alone == "distillation" else None, CPU)
-    assert objective.losses(batch(), 0).parts.keys() == {alone}
+    assert losses_of(objective, batch(), 0).parts.keys() == {alone}
 
 
 def test_both_parts_off_is_refused() -> None:
@@ -55,7 +62,7 @@ def test_teacher_is_not_trained() -> None:
     frozen = teacher()
     objective = MaskedDistillation(settings(), frozen, CPU)
     before = {name: p.clone() for name, p in frozen.named_parameters()}
-    objective.losses(batch(), 0).total.backward()
+    losses_of(objective, batch(), 0).total.backward()
     trained = {id(p) for _, p in objective.named_parameters()}
     assert not any(id(p) in trained for p in frozen.parameters())
     assert all(p.grad is None for p in frozen.parameters())
@@ -67,15 +74,15 @@ def test_encoders_never_see_hidden_patches() -> None:
     mask = random_masking(6, 16, 8, torch_stream(0, "supernet", "mask", 3))
     hidden = mask.hidden.view(6, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3)
     changed = torch.where(hidden > 0, x + 5.0, x)
-    one, other = objective.losses(x, 3), objective.losses(changed, 3)
+    one, other = losses_of(objective, x, 3), losses_of(objective, changed, 3)
     torch.testing.assert_close(one.parts["distillation"], other.parts["distillation"], rtol=0, atol=0)
 
 
 def test_step_decides_mask_and_architecture() -> None:
     x = batch()
-    twice = [MaskedDistillation(settings(), teacher(), CPU).losses(x, 4).total for _ in range(2)]
+    twice = [losses_of(MaskedDistillation(settings(), teacher(), CPU), x, 4).total for _ in range(2)]
     assert torch.equal(*twice)
-    other = MaskedDistillation(settings(), teacher(), CPU).losses(x, 5).total
+    other = losses_of(MaskedDistillation(settings(), teacher(), CPU), x, 5).total
     assert not torch.equal(twice[0], other)
 
 
@@ -86,7 +93,7 @@ def test_only_the_sampled_slice_gets_gradients() -> None:
         for s in range(100)
         if (a := SPACE.sample(numpy_stream(0, "supernet", "architecture", s))).depth == 1 and a.embed_dim == 16
     )
-    objective.losses(batch(), step).total.backward()
+    losses_of(objective, batch(), step).total.backward()
     grads = {name: p.grad for name, p in objective.named_parameters()}
     assert all(
         grad is None for name, grad in grads.items() if name.startswith(("supernet.blocks.1", "supernet.blocks.2"))
@@ -104,7 +111,7 @@ def test_teacher_pretraining_is_a_plain_masked_autoencoder() -> None:
     only = replace(SPACE, embed_dim=(24,), depth=(2,), num_heads=(2,), mlp_ratio=(2.0,))
     objective = MaskedDistillation(settings(space=only, stage="teacher"), None, CPU)
     x = batch()
-    loss = objective.losses(x, 1).total
+    loss = losses_of(objective, x, 1).total
     arch = only.largest()
     mask = random_masking(6, 16, 8, torch_stream(0, "teacher", "mask", 1))
     assert objective._decoder is not None

@@ -19,7 +19,7 @@ from search.space import Space
 from workers.data.dataset import ImageSet
 from workers.training.compute import Compute
 from workers.training.crops import RandomCrop
-from workers.training.engine import TrainingLoop
+from workers.training.engine import Objective, TrainingLoop
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
 from workers.training.optimizer import build_adamw
 from workers.training.schedule import BatchOrder, WarmupCosine
@@ -86,7 +86,7 @@ def masked_loop(total_steps: int = 25, *, lr: float = 3e-3, **changes: Any) -> T
     return loop_of(MaskedDistillation(settings(**changes), teacher(), CPU), total_steps, lr)
 
 
-def loop_of(objective: MaskedDistillation, total_steps: int = 25, lr: float = 3e-3) -> TrainingLoop[Tensor]:
+def loop_of(objective: Objective[Tensor], total_steps: int = 25, lr: float = 3e-3) -> TrainingLoop[Tensor]:
     """A fresh loop over the toy images."""
     data = images()
     return TrainingLoop(
