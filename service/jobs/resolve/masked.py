@@ -40,10 +40,6 @@ def resolve_masked(
     if ratio is None:
         ratio = 0.75 if count_visible(largest.num_patches, 0.75) >= GOOD_VISIBLE else 0.5
     _check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
-    if asked.norm_targets and largest.patch_dim == 1:
-        detail = "a patch of one grey pixel has no spread to be normalised by"
-        items = [ErrorItem(f"{pointer}/norm_targets", "nothing_to_normalise", detail, [False])]
-        raise ValidationFailed.of(items)
     small = largest.embed_dim <= SMALL_EMBED_DIM
     decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
     filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder, **_resolve_crops(asked, largest, small)})
