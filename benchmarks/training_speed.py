@@ -29,6 +29,7 @@ from search.space import Space
 from workers.data.dataset import ImageSet, LabelledSet
 from workers.stages.scoring import ConsistencyScorer, ScoringSettings
 from workers.training.compute import Compute, choose_compute
+from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
 from workers.training.optimizer import build_adamw
@@ -38,6 +39,7 @@ from workers.training.supervised import Augmentation, LabelledBatches, Supervise
 BATCH = 64
 STEPS = 20
 IMAGES = 256
+WHOLE = RandomCrop((1.0, 1.0), horizontal_flip=False)
 MASK_RATIO = 0.5
 DECODER = DecoderConfig(dim=64, depth=1, num_heads=4)
 
@@ -136,7 +138,7 @@ def _masked_loop(images: ImageSet, space: Space, teacher: FrozenTeacher | None, 
     objective = MaskedDistillation(_settings(space), teacher, compute)
     return TrainingLoop(
         objective=objective,
-        batches=ImageBatches(images, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), compute),
+        batches=ImageBatches(images, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), WHOLE, compute),
         optimizer=build_adamw(objective.named_parameters(), weight_decay=0.05),
         schedule=WarmupCosine(1e-4, 0, STEPS),
         compute=compute,
@@ -148,8 +150,8 @@ def _supervised_loop(images: ImageSet, arch: Architecture, compute: Compute) -> 
     network = build_timm(arch, torch.Generator().manual_seed(0)).to(compute.device)
     data = LabelledSet(images, np.arange(IMAGES) % arch.num_classes, arch.num_classes)
     return TrainingLoop(
-        objective=Supervised(network, Augmentation(), label_smoothing=0.1, seed=0, stage=("benchmark",)),
-        batches=LabelledBatches(data, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), compute),
+        objective=Supervised(network, label_smoothing=0.1),
+        batches=LabelledBatches(data, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), Augmentation(0.0, WHOLE), compute),
         optimizer=build_adamw(network.named_parameters(), weight_decay=0.05),
         schedule=WarmupCosine(1e-4, 0, STEPS),
         compute=compute,

@@ -8,11 +8,13 @@ from timm.models.vision_transformer import VisionTransformer
 
 from models.architecture import Architecture
 from models.extract import build_timm, extract_state, load_backbone
+from service.jobs.spec import RetrainSpec
 from workers.data.dataset import LabelledSet, Labels
 from workers.stages.context import BudgetReached, Json
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import SUPERNET_FILE
 from workers.stages.training import Optim, metrics_every, train
+from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
 from workers.training.files import load_parameters, read_tensors, write_tensors
 from workers.training.optimizer import build_adamw, layer_rate_scales
@@ -87,14 +89,8 @@ def _train(
     total_steps = optim.epochs * order.steps_per_epoch
     scales = layer_rate_scales([name for name, _ in network.named_parameters()], arch.depth, spec.layer_decay)
     loop: TrainingLoop[LabelledBatch] = TrainingLoop(
-        objective=Supervised(
-            network,
-            Augmentation(spec.max_shift, spec.horizontal_flip),
-            label_smoothing=spec.label_smoothing,
-            seed=ctx.seed,
-            stage=stream,
-        ),
-        batches=LabelledBatches(data, order, ctx.compute),
+        objective=Supervised(network, label_smoothing=spec.label_smoothing),
+        batches=LabelledBatches(data, order, _augmentation(spec), ctx.compute),
         optimizer=build_adamw(network.named_parameters(), weight_decay=spec.weight_decay, rate_scales=scales),
         schedule=WarmupCosine.of_share(optim.lr, spec.warmup_fraction, total_steps),
         compute=ctx.compute,
@@ -103,6 +99,12 @@ def _train(
     )
     train(ctx, loop, batch_size=optim.batch_size, state={"networks": done}, part=len(done), parts=total)
     return network
+
+
+def _augmentation(spec: RetrainSpec) -> Augmentation:
+    assert spec.max_shift is not None, "filled by service.jobs.resolve"
+    assert spec.crop_scale is not None, "filled by service.jobs.resolve"
+    return Augmentation(spec.max_shift, RandomCrop(spec.crop_scale, spec.horizontal_flip))
 
 
 def _fresh(ctx: SearchContext, arch: Architecture, stream: tuple[PathPart, ...]) -> VisionTransformer:

@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workers.data.dataset import LabelledSet
+from workers.training.augment import random_shift
 from workers.training.compute import Compute
+from workers.training.crops import RandomCrop
 from workers.training.engine import Losses
 from workers.training.schedule import BatchOrder
-from workers.training.streams import PathPart, torch_stream
+from workers.training.streams import torch_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,31 @@ class LabelledBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Augmentation:
+    """Random changes of each training image.
+
+    Attributes:
+        max_shift: largest translation along each axis, as a share of the side; the border pixels are repeated.
+        crop: box that becomes the image, and mirroring.
+    """
+
+    max_shift: float
+    crop: RandomCrop
+
+    def apply(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+        """Changed images; draws come from ``generator``, on the CPU."""
+        if self.max_shift:
+            x_BCHW = random_shift(x_BCHW, self.max_shift, generator)
+        return x_BCHW if self.crop.changes_nothing else self.crop.apply(x_BCHW, generator)
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledBatches:
-    """Batches of labelled images."""
+    """Batches of augmented images with their classes."""
 
     data: LabelledSet
     order: BatchOrder
+    augmentation: Augmentation
     compute: Compute
 
     def at(self, step: int) -> LabelledBatch:
@@ -40,66 +62,21 @@ class LabelledBatches:
         positions = self.order.positions(step)
         images = self.data.images.batch(positions).to(self.compute.device)
         labels = torch.from_numpy(self.data.labels[positions]).to(self.compute.device)
-        return LabelledBatch(images, labels)
-
-
-@dataclass(frozen=True, slots=True)
-class Augmentation:
-    """Random changes of each training image.
-
-    Attributes:
-        max_shift: largest translation along each axis, as a share of the side; the border pixels are repeated.
-        horizontal_flip: mirror half of the images.
-    """
-
-    max_shift: float = 0.0
-    horizontal_flip: bool = False
-
-    def apply(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
-        """Changed copies; draws come from ``generator``, on the CPU."""
-        batch, _, height, width = x_BCHW.shape
-        rows_BH = self._axis(batch, height, generator)
-        columns_BW = self._axis(batch, width, generator)
-        if self.horizontal_flip:
-            mirrored = torch.rand(batch, 1, generator=generator) < 0.5
-            columns_BW = torch.where(mirrored, columns_BW.flip(1), columns_BW)
-        rows_BH, columns_BW = rows_BH.to(x_BCHW.device), columns_BW.to(x_BCHW.device)
-        images = torch.arange(batch, device=x_BCHW.device)[:, None, None]
-        # Indexing around a slice puts the channel axis last.
-        return x_BCHW[images, :, rows_BH[:, :, None], columns_BW[:, None, :]].permute(0, 3, 1, 2)
-
-    def _axis(self, batch: int, side: int, generator: torch.Generator) -> Tensor:
-        """Source index (B, side) of each pixel along one axis."""
-        reach = int(self.max_shift * side)
-        shift = torch.randint(-reach, reach + 1, (batch, 1), generator=generator)
-        return (torch.arange(side) + shift).clamp(0, side - 1)
+        generator = torch_stream(self.order.seed, *self.order.stage, "augment", step)
+        return LabelledBatch(self.augmentation.apply(images, generator), labels)
 
 
 class Supervised:
-    """Cross-entropy of a timm network with label smoothing, on augmented images.
+    """Cross-entropy of a timm network with label smoothing.
 
     Args:
         network: any module from images to logits.
-        augmentation: applied to each batch.
         label_smoothing: share of the target spread over all classes.
-        seed: of the run.
-        stage: stream names of this training start with it.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        augmentation: Augmentation,
-        *,
-        label_smoothing: float,
-        seed: int,
-        stage: tuple[PathPart, ...],
-    ) -> None:
+    def __init__(self, network: nn.Module, *, label_smoothing: float) -> None:
         self.network = network.train()
-        self._augmentation = augmentation
         self._label_smoothing = label_smoothing
-        self._seed = seed
-        self._stage = stage
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters under timm's names."""
@@ -107,8 +84,7 @@ class Supervised:
 
     def losses(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
         """Loss of one batch."""
-        images = self._augmentation.apply(batch.images, torch_stream(self._seed, *self._stage, "augment", step))
-        yield Losses(F.cross_entropy(self.network(images), batch.labels, label_smoothing=self._label_smoothing))
+        yield Losses(F.cross_entropy(self.network(batch.images), batch.labels, label_smoothing=self._label_smoothing))
 
 
 @torch.inference_mode()

@@ -11,10 +11,10 @@ from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.algorithm import resolve_algorithm
 from service.jobs.resolve.masked import resolve_masked
-from service.jobs.resolve.recipes import RETRAIN_RECIPE, fill_optim
+from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
 from service.jobs.resolve.teachers import check_teacher, resolve_pretrain
-from service.jobs.spec import RetrainSpec, SearchSpec
+from service.jobs.spec import SearchSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
         ValidationFailed: fields that contradict the dataset, the space or each other.
         ConstraintUnsatisfiable: limits that no network of the space meets; carries the reachable ranges.
     """
-    retrain = _resolve_retrain(spec, dataset)
+    mode = retrain_mode(spec, dataset)
     space = resolve_space(spec.space, dataset)
-    num_classes = len(dataset.classes) if retrain.mode != "none" else 0
+    num_classes = len(dataset.classes) if mode != "none" else 0
     warnings: list[ErrorItem] = []
     train_images = _train_images(spec, dataset)
     largest = space.largest()
     supernet = resolve_masked(spec.supernet, largest, train_images, "/supernet", warnings)
     pretrain = resolve_pretrain(spec.teacher.pretrain, largest, train_images, supernet.mask_ratio, warnings)
     check_teacher(pretrain, space)
-    retrain = fill_optim(retrain, RETRAIN_RECIPE, largest, train_images, "/retrain", warnings)
+    retrain = resolve_retrain(spec.retrain, mode, largest, train_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
     search = resolve_algorithm(spec.search, space, constraints_of(spec.constraints), num_classes)
@@ -67,18 +67,6 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
         reachable=reachable,
         warnings=tuple(warnings),
     )
-
-
-def _resolve_retrain(spec: SearchSpec, dataset: DatasetInfo) -> RetrainSpec:
-    labelled = dataset.labelled and spec.dataset.labels == "auto"
-    mode = spec.retrain.mode or ("finetune" if labelled else "none")
-    if mode != "none" and not labelled:
-        reason = "has no labels" if not dataset.labelled else "is used without its labels (dataset.labels: ignored)"
-        raise ValidationFailed(
-            f"Dataset {dataset.name!r} {reason}, and retraining with mode {mode!r} needs them.",
-            errors=[ErrorItem("/retrain/mode", "labels_missing", f"mode {mode!r} needs labels", ["none"])],
-        )
-    return spec.retrain.model_copy(update={"mode": mode})
 
 
 def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:

@@ -9,7 +9,7 @@ from service.jobs.spec.base import OptimSpec, Spec
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec
 from service.jobs.spec.masked import DecoderSpec, MaskedSpec, SupernetSpec
-from service.jobs.spec.retrain import ExportSpec, RetrainSpec
+from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
 from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
 from service.jobs.spec.space import (
     ConstraintMetric,
@@ -38,6 +38,7 @@ __all__ = [
     "OptimSpec",
     "PretrainSpec",
     "ResourcesSpec",
+    "RetrainMode",
     "RetrainSpec",
     "RetrySpec",
     "SearchPart",

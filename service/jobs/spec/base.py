@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Spec(BaseModel):
@@ -15,6 +15,18 @@ class Spec(BaseModel):
 
 DecayRate = Annotated[float, Field(ge=0, lt=1)]
 """How much of a running mean of Adam survives a step (Kingma and Ba 2015, algorithm 1)."""
+
+AreaShare = Annotated[float, Field(ge=0.01, le=1)]
+
+
+def _least_first(scale: tuple[float, float]) -> tuple[float, float]:
+    if scale[0] > scale[1]:
+        raise ValueError(f"the least share {scale[0]:g} is above the largest {scale[1]:g}")
+    return scale
+
+
+CropScale = Annotated[tuple[AreaShare, AreaShare], Field(strict=False), AfterValidator(_least_first)]
+"""Least and largest area of a random box that becomes the image, as shares of it; (1, 1): whole images."""
 
 
 def short_form(field: str, spec: type[Spec]) -> BeforeValidator:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from service.jobs.spec.base import DecayRate, OptimSpec, Spec
+from service.jobs.spec.base import CropScale, DecayRate, OptimSpec, Spec
 
 
 class DecoderSpec(Spec):
@@ -17,9 +17,6 @@ class DecoderSpec(Spec):
     num_heads: int = Field(ge=1, le=64)
 
 
-AreaShare = Annotated[float, Field(ge=0.01, le=1)]
-
-
 class MaskedSpec(OptimSpec):
     """What teacher and supernet pretraining share: masking and reconstruction (He et al. 2022, MAE)."""
 
@@ -27,22 +24,14 @@ class MaskedSpec(OptimSpec):
     decoder: DecoderSpec | None = None
     norm_targets: bool = Field(True, description="Reconstruct pixels normalised per patch.")
     betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), strict=False)
-    crop_scale: tuple[AreaShare, AreaShare] | None = Field(
+    crop_scale: CropScale | None = Field(
         None,
-        strict=False,
         description="Each image is a random box of it, with least and largest share of the area; [1, 1]: whole images. "
         "Default: MAE's [0.2, 1] for images above 64 pixels and networks of ordinary size, else [1, 1].",
     )
     horizontal_flip: bool | None = Field(
         None, description="Mirror half of the images. Default: as for crop_scale, true or false."
     )
-
-    @field_validator("crop_scale")
-    @classmethod
-    def _least_first(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
-        if scale is not None and scale[0] > scale[1]:
-            raise ValueError(f"the least share {scale[0]:g} is above the largest {scale[1]:g}")
-        return scale
 
 
 class SupernetSpec(MaskedSpec):
