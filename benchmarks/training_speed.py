@@ -19,15 +19,15 @@ import numpy as np
 import torch
 
 from models.architecture import Architecture
-from models.distill import FeatureProjector
 from models.export_record import Interpolation, Preprocessing
 from models.extract import build_timm
 from models.masked import DecoderConfig
 from models.teacher import FrozenTeacher
 from search import presets
+from search.measures import Measure
 from search.space import Space
 from workers.data.dataset import ImageSet, LabelledSet
-from workers.stages.scoring import ConsistencyScorer, ScoringSettings
+from workers.stages.scoring import MeasureScorer, ScoringSettings, TrainedParts
 from workers.training.compute import Compute, choose_compute
 from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
@@ -40,6 +40,7 @@ BATCH = 64
 STEPS = 20
 IMAGES = 256
 WHOLE = RandomCrop((1.0, 1.0), horizontal_flip=False)
+SCORED = 5
 MASK_RATIO = 0.5
 DECODER = DecoderConfig(dim=64, depth=1, num_heads=4)
 
@@ -103,16 +104,24 @@ def make_cases(space: Space, compute: Compute) -> list[Case]:
         "fine-tuning: middle network, all patches": _supervised_loop(images, space.centre(10), compute),
     }
     cases = [Case(name, "images", STEPS * BATCH, _steps(loop)) for name, loop in trainings.items()]
-    scorer = ConsistencyScorer(
-        MaskedDistillation(_settings(space), None, compute).supernet,
+    objective = MaskedDistillation(_settings(space), teacher, compute)
+    scorer = MeasureScorer(
+        TrainedParts(supernet=objective.supernet, projector=objective.projector, decoder=objective.decoder),
         teacher,
-        FeatureProjector(space.largest().embed_dim, teacher.embed_dim, torch.Generator().manual_seed(0)),
         images,
-        ScoringSettings(mask_ratio=MASK_RATIO, temperature=1.0, batch_size=IMAGES, seed=0),
+        tuple(Measure),
+        ScoringSettings(mask_ratio=MASK_RATIO, batch_size=IMAGES, seed=0),
         compute,
         poll=lambda: None,
     )
-    cases.append(Case(f"scoring: middle network, {IMAGES} images", "networks", 5, _scores(scorer, space.centre())))
+    subjects: dict[str, tuple[Measure, ...]] = {
+        "consistency": (Measure.CONSISTENCY,),
+        "and bare tokens, features": (Measure.CONSISTENCY, Measure.CONSISTENCY_BARE, Measure.FEATURE),
+        "and reconstruction": tuple(Measure),
+    }
+    for name, measures in subjects.items():
+        run = _scores(scorer, space.centre(), measures)
+        cases.append(Case(f"scoring, {IMAGES} images: {name}", "networks", SCORED, run))
     return cases
 
 
@@ -175,10 +184,10 @@ def _steps(loop: TrainingLoop[Any]) -> Callable[[], None]:
     return run
 
 
-def _scores(scorer: ConsistencyScorer, arch: Architecture) -> Callable[[], None]:
+def _scores(scorer: MeasureScorer, arch: Architecture, measures: tuple[Measure, ...]) -> Callable[[], None]:
     def run() -> None:
-        for _ in range(5):
-            scorer.score(arch)
+        for _ in range(SCORED):
+            scorer.score(arch, measures)
 
     return run
 

@@ -24,6 +24,15 @@ MIN_VISIBLE_PATCHES = 4
 _STD_FLOOR = 1e-5  # equal similarities differ by rounding alone (1e-7), which must not be blown up to a ranking
 
 
+def block_at(share: float, depth: int) -> int:
+    """Number of the block that ends this share of a network: ``round(share * depth)``, at least the first.
+
+    Networks of different depth are compared after equal shares of their blocks, as distillation between them does
+    (DMAE, Bai et al. 2023, compares block 9 of 12 with 18 of 24).
+    """
+    return max(1, round(share * depth))
+
+
 def relation_logits(tokens: Tensor, *, tau: float = 1.0, standardise: bool = True) -> Tensor:
     """Similarities of each visible patch to the others, ready for a softmax over the last axis.
 

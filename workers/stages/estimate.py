@@ -10,8 +10,9 @@ import time
 
 from search.constraints import feasible_set
 from search.cost import macs
+from search.measures import Measure
 from search.space import Space
-from service.jobs.resolve import planned_evaluations, teacher_architecture
+from service.jobs.resolve import measure_plan, planned_evaluations, teacher_architecture
 from service.jobs.spec import MaskedSpec, OptimSpec
 from workers.stages.search_context import SearchContext
 
@@ -41,7 +42,7 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
             + taught
             + _crop_macs(spec.supernet, space)
         ),
-        "search": evaluations * val * student,
+        "search": evaluations * val * _measuring_macs(ctx),
     }
     if ctx.classes:
         work["retrain"] = spec.retrain.top_k * _images(spec.retrain, train) * _TRAINING * macs(typical)
@@ -76,6 +77,17 @@ class Estimator:
         after = later[later.index(stage) + 1 :] if stage in self._work else []
         left = here * (1 - fraction) + sum(self._work[name] for name in after)
         return left * seconds / done
+
+
+def _measuring_macs(ctx: SearchContext) -> float:
+    """Of one image and the typical candidate."""
+    search, supernet = ctx.spec.search, ctx.spec.supernet
+    measures = measure_plan(search, supernet).every
+    if not measures:
+        return 0.0
+    typical = ctx.space.centre()
+    decoder = _decoder_macs(supernet, typical.num_patches) if Measure.RECONSTRUCTION in measures else 0.0
+    return search.evaluation.mask_seeds * (macs(typical) * (1 - (search.evaluation.mask_ratio or 0.0)) + decoder)
 
 
 def _images(spec: OptimSpec, available: int) -> float:

@@ -29,7 +29,6 @@ from search.cost import cost
 from service.errors import ExportParityFailed
 from workers.stages.context import Json
 from workers.stages.retrain import load_retrained
-from workers.stages.search import METRIC
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import SUPERNET_FILE
 from workers.training.files import WrittenFile, read_tensors
@@ -49,12 +48,14 @@ class Finalist:
         n: of the candidate.
         architecture: as exported; without a head when it was not retrained.
         score: label-free score of the search.
+        scores: it, and all other measures, by name.
         val: validation accuracy, None when it was not retrained.
     """
 
     n: int
     architecture: Architecture
     score: float
+    scores: dict[str, float]
     val: float | None
 
 
@@ -66,12 +67,18 @@ def finalists(ctx: SearchContext) -> list[Finalist]:
     best = {entry["n"]: entry for entry in ctx.outputs["search"]["best"]}
     retrained = sorted(ctx.outputs["retrain"]["networks"], key=lambda net: (-net["val"], -net["score"], net["n"]))
     if not retrained:
-        entry = ctx.outputs["search"]["best"][0]
-        return [Finalist(entry["n"], ctx.space.decode(entry["genotype"]), entry["score"], None)]
-    return [
-        Finalist(net["n"], ctx.space.decode(best[net["n"]]["genotype"], len(ctx.classes)), net["score"], net["val"])
-        for net in retrained
-    ]
+        return [_finalist(ctx, ctx.outputs["search"]["best"][0], None)]
+    return [_finalist(ctx, best[net["n"]], net["val"]) for net in retrained]
+
+
+def _finalist(ctx: SearchContext, entry: Json, val: float | None) -> Finalist:
+    return Finalist(
+        n=entry["n"],
+        architecture=ctx.space.decode(entry["genotype"], 0 if val is None else len(ctx.classes)),
+        score=entry["score"],
+        scores={name: value for name, value in entry["scores"].items() if value is not None},
+        val=val,
+    )
 
 
 def export_folder(ctx: SearchContext, n: int) -> Path:
@@ -101,7 +108,7 @@ def write_finalist(ctx: SearchContext, finalist: Finalist, holdout: float | None
         classes=ctx.classes if arch.num_classes else (),
         preprocessing=ctx.dataset.train.preprocessing,
         costs={"params_m": deployed.params_m, "gmacs": deployed.gmacs},
-        scores={METRIC: finalist.score},
+        scores=finalist.scores,
         accuracy=Accuracy(val=finalist.val, holdout=holdout),
         provenance=Provenance(
             job=ctx.start.job_id,

@@ -26,20 +26,24 @@ def masked_objective(
     reconstruction: bool = True,
 ) -> MaskedDistillation:
     """The objective of a stage, from its filled spec."""
-    assert spec.decoder is not None, "filled by service.jobs.resolve"
     assert spec.mask_ratio is not None, "filled by service.jobs.resolve"
-    size = spec.decoder
-    decoder = DecoderConfig(dim=size.embed_dim, depth=size.depth, num_heads=size.num_heads)
     settings = MaskedSettings(
         space=space,
         mask_ratio=spec.mask_ratio,
-        decoder=decoder if reconstruction else None,
+        decoder=decoder_config(spec) if reconstruction else None,
         norm_targets=spec.norm_targets,
         beta=beta,
         seed=ctx.seed,
         stage=stage,
     )
     return MaskedDistillation(settings, teacher, ctx.compute)
+
+
+def decoder_config(spec: MaskedSpec) -> DecoderConfig:
+    """Size of the decoder of a filled spec."""
+    size = spec.decoder
+    assert size is not None, "filled by service.jobs.resolve"
+    return DecoderConfig(dim=size.embed_dim, depth=size.depth, num_heads=size.num_heads)
 
 
 def pretrain(ctx: SearchContext, objective: MaskedDistillation, spec: MaskedSpec, stage: str) -> dict[str, float]:

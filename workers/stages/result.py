@@ -7,7 +7,7 @@ from workers.protocol import Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
 from workers.stages.export import EXPORT_FILES, Finalist, exported_name, finalists
 from workers.stages.search_context import SearchContext
-from workers.stages.supernet import PROJECTOR_FILE, SUPERNET_FILE
+from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
 from workers.stages.teacher import TEACHER_FILE
 
 _KINDS = {WEIGHTS_FILE: "weights", ARCHITECTURE_FILE: "architecture", MODEL_FILE: "loader"}
@@ -77,8 +77,8 @@ def _artifacts(ctx: SearchContext, networks: list[Finalist]) -> list[ArtifactRef
         for file in EXPORT_FILES
     ]
     shared = [(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet")]
-    if ctx.file(PROJECTOR_FILE) is not None:
-        shared.append((PROJECTOR_FILE, "projector"))
+    adapters = [(PROJECTOR_FILE, "projector"), (DECODER_FILE, "decoder")]
+    shared += [(name, kind) for name, kind in adapters if ctx.file(name) is not None]
     for name, kind in shared:
         artifacts.append(_artifact(ctx, name, name, kind, _MEDIA_TYPES[WEIGHTS_FILE], None))
     return artifacts

@@ -1,121 +1,249 @@
-"""Scores subnets without labels: on fixed images under fixed masks, against relations of the teacher kept in memory.
+"""Measures subnets without labels: on fixed images under fixed masks, against the teacher's side kept in memory.
 
-All candidates see the same images and masks, so their scores differ by the networks alone, and a score never changes.
+All candidates see the same images and masks, so their measures differ by the networks alone and never change. One
+forward pass of the subnet gives all of them; all are larger when better, and at most 0:
 
-Relations are taken where distillation has made student and teacher comparable: of the projected student tokens and the
-layer-normalised teacher tokens.  A student's own channels are fixed by the training only up to the linear map that the
-projector undoes, and relations change under such a map.  Measured on 8-pixel digits with 40 networks of ``micro`` below
-0.2 M parameters, relations of the bare tokens rank *against* the validation loss after a short fine-tuning (Kendall's
-tau -0.26), those of projected tokens with it (0.73; the parameter count reaches 0.53).  A supernet that was trained
-without a teacher has no projector; its bare tokens are all there is.
+* ``consistency``: agreement of token relations with the teacher's, of the *projected* student tokens and the
+  layer-normalised teacher tokens: the two sides that distillation brings together. A student's own channels are fixed
+  by the training only up to the linear map that the projector undoes, and relations change under such a map.
+* ``consistency_bare``: the same of the tokens as they are, on both sides (MaskTAS needs no projector for it).
+* ``reconstruction``: minus the loss at the masked pixels, through the decoder of the supernet's training.
+* ``feature``: minus the distillation loss. Narrow students have fewer columns of the projector, which it does not tell
+  from worse features.
 
-Legend: M images, V visible patches.
+Relations may be compared after several shares of the blocks. The projector was trained after the last block alone, and
+is nevertheless applied to all: each block only adds to the residual stream, so that a network's tokens keep one
+basis over its depth, and an intermediate token read by the map of the last is an early guess of it (the "logit lens",
+Belrose et al. 2023, section 2). ``consistency_bare`` makes no such assumption.
+
+Legend: B images of a batch, V visible patches, d student width, D teacher width.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architecture import Architecture
-from models.distill import FeatureProjector, distillation_target
-from models.masked import random_masking, visible_patches
-from models.relations import consistency_score, log_relations
+from models.distill import FeatureProjector, distillation_target, feature_loss
+from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss, visible_patches
+from models.relations import block_at, consistency_score, log_relations
 from models.supernet import Supernet
 from models.teacher import FrozenTeacher
+from search.measures import Measure
 from workers.data.dataset import ImageSet
 from workers.training.compute import Compute
-from workers.training.streams import torch_stream
+from workers.training.streams import PathPart, torch_stream
+
+Positions = NDArray[np.int64]
+
+Measures = dict[str, float | None]
+"""By name; None where a measure is no finite number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringSettings:
-    """How candidates are scored.
+    """How candidates are measured.
 
     Attributes:
-        mask_ratio: share of hidden patches; that of the supernet's training.
+        mask_ratio: share of hidden patches.
+        mask_seeds: independent masks of each image; measures are means over them.
+        depths: shares of the blocks after which relations are compared, ascending.
         temperature: of the relations.
+        standardise: give each row of relations mean 0 and variance 1.
+        norm_targets: as in the supernet's training, for the reconstruction.
         batch_size: images at once.
         seed: of the run.
     """
 
     mask_ratio: float
-    temperature: float
+    mask_seeds: int = 1
+    depths: tuple[float, ...] = (1.0,)
+    temperature: float = 1.0
+    standardise: bool = True
+    norm_targets: bool = True
     batch_size: int
     seed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedParts:
+    """What the supernet's training has left.
+
+    Attributes:
+        supernet: the shared weights.
+        projector: to the teacher's width; None without distillation.
+        decoder: of masked pixels; None without reconstruction.
+    """
+
+    supernet: Supernet
+    projector: FeatureProjector | None = None
+    decoder: MaskedDecoder | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    positions: np.ndarray[tuple[int], np.dtype[np.int64]]
-    ids_keep: Tensor
-    teacher_log_relations: Tensor
+class _View:
+    """A batch of images under one mask, with the teacher's side of each measure that has one."""
+
+    positions: Positions
+    mask: PatchMask
+    relations: dict[Measure, list[Tensor]]  # by depth (B, V, V - 1)
+    features: Tensor | None  # (B, 1 + V, D) after the last block
 
 
-class ConsistencyScorer:
-    """Agreement of a subnet's patch relations with the teacher's: minus a Kullback-Leibler divergence, at most 0.
+class MeasureScorer:
+    """Measures subnets of a trained supernet.
 
     Args:
-        supernet: trained shared weights.
+        parts: what was trained.
         teacher: frozen.
-        projector: trained with the supernet; None when it learned without a teacher.
-        images: the ``M`` images to score on.
+        images: to measure on; none of them may have been trained on.
+        measures: all that will be asked for.
         settings: see :class:`ScoringSettings`.
         compute: device and precision.
-        poll: called after each batch of the teacher's relations; may raise to stop.
+        poll: called after each batch of the teacher; may raise to stop.
+
+    Raises:
+        ValueError: a measure whose part is missing, or a mask that leaves too few patches.
     """
 
     def __init__(
         self,
-        supernet: Supernet,
+        parts: TrainedParts,
         teacher: FrozenTeacher,
-        projector: FeatureProjector | None,
         images: ImageSet,
+        measures: Sequence[Measure],
         settings: ScoringSettings,
         compute: Compute,
         poll: Callable[[], None],
     ) -> None:
-        self._supernet = supernet
-        self._projector = projector
+        _check_parts(parts, measures)
+        self._parts = parts
         self._images = images
         self._settings = settings
         self._compute = compute
-        patches = supernet.largest.num_patches
-        self.visible_patches = visible_patches(patches, settings.mask_ratio)
-        generator = torch_stream(settings.seed, "search", "mask")
-        ids_keep = random_masking(len(images), patches, self.visible_patches, generator).ids_keep
-        self._batches: list[_Batch] = []
-        for batch in self._teacher_batches(teacher, ids_keep):
-            self._batches.append(batch)
+        self.visible_patches = visible_patches(parts.supernet.largest.num_patches, settings.mask_ratio)
+        self._views: list[_View] = []
+        for view in self._teacher_views(teacher, set(measures)):
+            self._views.append(view)
             poll()
 
     @torch.inference_mode()
-    def score(self, arch: Architecture, poll: Callable[[], None] = lambda: None) -> float | None:
-        """Mean over the images; None when it is no finite number. ``poll`` is called after each batch."""
-        total = 0.0
-        for batch in self._batches:
-            images = self._images.batch(batch.positions).to(self._compute.device)
-            with self._compute.forward():
-                tokens = self._supernet.tokens(images, arch.with_classes(0), batch.ids_keep)
-                if self._projector is not None:
-                    tokens = self._projector(tokens)
-            scores = consistency_score(tokens, batch.teacher_log_relations, tau=self._settings.temperature)
-            total += scores.double().sum().item()
+    def score(
+        self, arch: Architecture, measures: Sequence[Measure], poll: Callable[[], None] = lambda: None
+    ) -> Measures:
+        """Means over images, masks and depths of the asked measures, by name; ``poll`` is called after each batch."""
+        totals = torch.zeros(len(measures), dtype=torch.float64)
+        for view in self._views if measures else ():
+            totals += self._sums(view, arch.with_classes(0), measures).cpu()
             poll()
-        mean = total / len(self._images)
-        return mean if math.isfinite(mean) else None
+        means = (totals / (len(self._images) * self._settings.mask_seeds)).tolist()
+        found = zip(measures, means, strict=True)
+        return {measure.value: mean if math.isfinite(mean) else None for measure, mean in found}
+
+    def _sums(self, view: _View, arch: Architecture, measures: Sequence[Measure]) -> Tensor:
+        """Sums over the images of a batch, float64, one of each measure."""
+        parts, wanted = self._parts, set(measures)
+        blocks = self._blocks(arch.depth)
+        after = _needed_blocks(blocks, arch.depth, wanted)
+        sums: dict[Measure, Tensor] = {}
+        images = self._images.batch(view.positions).to(self._compute.device)
+        with self._compute.forward():
+            tokens = dict(
+                zip(after, parts.supernet.features(images, arch, view.mask.ids_keep, after=after), strict=True)
+            )
+            projected: dict[int, Tensor] = {}
+            if parts.projector is not None and wanted & {Measure.CONSISTENCY, Measure.FEATURE}:
+                projected = {block: parts.projector(tokens[block]) for block in after}
+            if Measure.RECONSTRUCTION in wanted:
+                sums[Measure.RECONSTRUCTION] = self._reconstruction(tokens[arch.depth], images, view.mask, arch)
+        for measure, compared in ((Measure.CONSISTENCY, projected), (Measure.CONSISTENCY_BARE, tokens)):
+            if measure in wanted:
+                sums[measure] = self._consistency([compared[b] for b in blocks], view.relations[measure])
+        if Measure.FEATURE in wanted:
+            assert view.features is not None, "kept for the measures that the scorer was made for"
+            sums[Measure.FEATURE] = -feature_loss(projected[arch.depth], view.features).double() * len(images)
+        return torch.stack([sums[measure] for measure in measures])
+
+    def _consistency(self, student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+        settings = self._settings
+        scores = [
+            consistency_score(one, other, tau=settings.temperature, standardise=settings.standardise)
+            for one, other in zip(student, teacher, strict=True)
+        ]
+        return torch.stack(scores).mean(dim=0).double().sum()
+
+    def _reconstruction(self, t_BTd: Tensor, images: Tensor, mask: PatchMask, arch: Architecture) -> Tensor:
+        assert self._parts.decoder is not None, "checked for the measures that the scorer was made for"
+        predicted = self._parts.decoder(self._parts.supernet.final_norm(t_BTd, arch), mask.ids_restore)
+        # Every image hides equally many patches, so a batch's mean is the mean of its images.
+        loss = reconstruction_loss(
+            predicted, images, mask.hidden, arch.patch_size, norm_targets=self._settings.norm_targets
+        )
+        return -loss.double() * len(images)
+
+    def _blocks(self, depth: int) -> list[int]:
+        return [block_at(share, depth) for share in self._settings.depths]
 
     @torch.inference_mode()
-    def _teacher_batches(self, teacher: FrozenTeacher, ids_keep: Tensor) -> Iterator[_Batch]:
-        for start in range(0, len(self._images), self._settings.batch_size):
-            positions = np.arange(start, min(start + self._settings.batch_size, len(self._images)))
-            kept = ids_keep[start : start + len(positions)].to(self._compute.device)
-            images = self._images.batch(positions).to(self._compute.device)
-            with self._compute.forward():
-                tokens = distillation_target(teacher.visible_tokens(images, kept))
-            yield _Batch(positions, kept, log_relations(tokens, tau=self._settings.temperature))
+    def _teacher_views(self, teacher: FrozenTeacher, measures: set[Measure]) -> Iterator[_View]:
+        settings, device = self._settings, self._compute.device
+        patches, total = self._parts.supernet.largest.num_patches, len(self._images)
+        blocks = self._blocks(teacher.depth)
+        after = _needed_blocks(blocks, teacher.depth, measures - {Measure.RECONSTRUCTION})
+        for seed in range(settings.mask_seeds):
+            path: tuple[PathPart, ...] = ("search", "mask", seed) if seed else ("search", "mask")
+            drawn = random_masking(total, patches, self.visible_patches, torch_stream(settings.seed, *path))
+            for start in range(0, total, settings.batch_size):
+                positions = np.arange(start, min(start + settings.batch_size, total))
+                mask = _rows(drawn, positions).to(device)
+                tokens = self._teacher_tokens(teacher, positions, mask, after) if after else {}
+                relations: dict[Measure, list[Tensor]] = {}
+                if Measure.CONSISTENCY in measures:
+                    targets = [distillation_target(tokens[b]) for b in blocks]
+                    relations[Measure.CONSISTENCY] = self._relations(targets)
+                if Measure.CONSISTENCY_BARE in measures:
+                    relations[Measure.CONSISTENCY_BARE] = self._relations([tokens[b] for b in blocks])
+                features = tokens[teacher.depth] if Measure.FEATURE in measures else None
+                yield _View(positions, mask, relations, features)
+
+    def _teacher_tokens(
+        self, teacher: FrozenTeacher, positions: Positions, mask: PatchMask, after: Sequence[int]
+    ) -> dict[int, Tensor]:
+        images = self._images.batch(positions).to(self._compute.device)
+        with self._compute.forward():
+            return dict(zip(after, teacher.features(images, mask.ids_keep, after=after), strict=True))
+
+    def _relations(self, tokens: Sequence[Tensor]) -> list[Tensor]:
+        settings = self._settings
+        return [log_relations(t, tau=settings.temperature, standardise=settings.standardise) for t in tokens]
+
+
+def _needed_blocks(blocks: Sequence[int], depth: int, measures: set[Measure]) -> list[int]:
+    """Blocks after which tokens are read, ascending."""
+    relations = measures & {Measure.CONSISTENCY, Measure.CONSISTENCY_BARE}
+    losses = measures & {Measure.RECONSTRUCTION, Measure.FEATURE}
+    return sorted({*(blocks if relations else ()), *((depth,) if losses else ())})
+
+
+def _rows(mask: PatchMask, positions: Positions) -> PatchMask:
+    """The mask of some images."""
+    first, last = int(positions[0]), int(positions[-1]) + 1
+    return PatchMask(mask.ids_keep[first:last], mask.ids_restore[first:last], mask.hidden[first:last])
+
+
+def _check_parts(parts: TrainedParts, measures: Sequence[Measure]) -> None:
+    needs = {
+        Measure.CONSISTENCY: parts.projector,
+        Measure.FEATURE: parts.projector,
+        Measure.RECONSTRUCTION: parts.decoder,
+    }
+    missing = [measure.value for measure in measures if measure in needs and needs[measure] is None]
+    if missing:
+        raise ValueError(f"measures {missing} need a projector or decoder, which the supernet's training did not leave")

@@ -7,25 +7,20 @@ from statistics import median
 
 from models.architecture import Genotype
 from search import ranking
-from search.asktell import Candidate, SearchAlgorithm, StopReason
+from search.asktell import Candidate, Proposal, SearchAlgorithm, StopReason
 from search.constraints import feasible_set
 from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
+from search.measures import JUDGED_NETWORKS
 from search.pareto import Goal, pareto_front
 from service.errors import LossDiverged, NoFeasibleCandidate
 from service.jobs.resolve import listed_genotypes, planned_evaluations
 from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
-from workers.stages.scoring import ConsistencyScorer, ScoringSettings
+from workers.stages.fitness import Fitness
+from workers.stages.scoring import Measures
 from workers.stages.search_context import SearchContext
-from workers.stages.supernet import load_projector, load_supernet
-from workers.stages.teacher import load_teacher
 from workers.training.streams import numpy_stream
-
-METRIC = "consistency"
-
-SAMPLE = 32
-"""Networks of the random first generation on which the score's ranking is judged later."""
 
 _NEAREST_MISSES = 3
 
@@ -37,43 +32,26 @@ class SearchStage:
 
     def run(self, ctx: SearchContext) -> Json:
         """Returns the best candidates, the front, the baseline and a sample for judging the score."""
-        spec = ctx.spec.search
-        evaluation = spec.evaluation
-        assert ctx.spec.supernet.mask_ratio is not None, "filled by service.jobs.resolve"
-        images = ctx.dataset.val.first(evaluation.images)
-        scorer = ConsistencyScorer(
-            load_supernet(ctx),
-            load_teacher(ctx),
-            load_projector(ctx),
-            images,
-            ScoringSettings(
-                mask_ratio=ctx.spec.supernet.mask_ratio,
-                temperature=evaluation.temperature,
-                batch_size=evaluation.batch_size,
-                seed=ctx.seed,
-            ),
-            ctx.compute,
-            poll=ctx.poll,
-        )
-        run = _Run(ctx, scorer)
+        fitness = Fitness(ctx)
+        run = _Run(ctx, fitness)
         run.search()
-        return {**run.outputs(), "images": len(images), "visible_patches": scorer.visible_patches}
+        return {**run.outputs(), "images": fitness.images, "visible_patches": fitness.visible_patches}
 
 
 class _Run:
     """One search with its baseline, resumable after every scored candidate."""
 
-    def __init__(self, ctx: SearchContext, scorer: ConsistencyScorer) -> None:
+    def __init__(self, ctx: SearchContext, fitness: Fitness) -> None:
         spec = ctx.spec.search
         self._ctx = ctx
-        self._score = scorer.score
+        self._fitness = fitness
         self._costs: list[dict[str, float]] = []  # by n
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
         self._baseline: SearchAlgorithm | None = None
-        self._known: dict[Genotype, float | None] = {}
+        self._known: dict[Genotype, Measures] = {}  # of every candidate, and of proposals that were measured
         self._told = 0  # candidates of which the supervisor has been told by this attempt
         self._restore(ctx.state)
 
@@ -104,14 +82,14 @@ class _Run:
         ctx, candidates = self._ctx, self._main.candidates
         scores = [c.score for c in candidates if c.score is not None]
         best = self._main.best(ctx.spec.retrain.top_k)
-        sample = [c for c in candidates if c.proposal.generation == 0 and c.score is not None][:SAMPLE]
+        judged = [c for c in candidates if _is_judged(c.proposal) and c.score is not None]
         return {
             "evaluations": len(candidates),
             "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
             "best": [self._entry(c) for c in best],
             "front": self._front(),
             "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
-            "sample": [self._entry(c) for c in sample],
+            "sample": [self._entry(c) for c in judged],
             "baseline": self._compare(self._baseline) if self._baseline else None,
         }
 
@@ -119,12 +97,18 @@ class _Run:
         while proposals := algorithm.ask():
             for proposal in proposals:
                 if proposal.genotype not in self._known:
-                    arch = self._ctx.space.decode(proposal.genotype)
-                    self._known[proposal.genotype] = self._score(arch, lambda: self._ctx.safe_point(self._save))
+                    self._known[proposal.genotype] = self._fitness.measure(
+                        self._ctx.space.decode(proposal.genotype),
+                        judged=part == 0 and _is_judged(proposal),
+                        poll=lambda: self._ctx.safe_point(self._save),
+                    )
                 self._report(proposal.n, part)
-            algorithm.tell([self._known[proposal.genotype] for proposal in proposals])
+            algorithm.tell([self._score(proposal.genotype) for proposal in proposals])
             if part == 0:
                 self._tell_supervisor()
+
+    def _score(self, genotype: Genotype) -> float | None:
+        return self._fitness.score(self._ctx.space.decode(genotype), self._known[genotype])
 
     def _report(self, n: int, part: int) -> None:
         best = self._main.best(1)
@@ -146,7 +130,7 @@ class _Run:
             genotype=[float(gene) for gene in proposal.genotype],
             parents=list(proposal.parents),
             score=candidate.score,
-            scores={METRIC: candidate.score},
+            scores=self._scores(candidate),
             costs=self._ctx.costs(arch),
             feasible=True,  # the search proposes nothing else
             architecture=arch.to_json(),
@@ -154,8 +138,18 @@ class _Run:
 
     def _entry(self, candidate: Candidate) -> Json:
         proposal = candidate.proposal
-        costs = self._ctx.costs(self._ctx.space.decode(proposal.genotype))
-        return {"n": proposal.n, "genotype": list(proposal.genotype), "score": candidate.score, "costs": costs}
+        return {
+            "n": proposal.n,
+            "genotype": list(proposal.genotype),
+            "score": candidate.score,
+            "scores": self._scores(candidate),
+            "costs": self._ctx.costs(self._ctx.space.decode(proposal.genotype)),
+        }
+
+    def _scores(self, candidate: Candidate) -> Measures:
+        """All that was measured, and what the search followed if that is none of the measures."""
+        assert self._ctx.spec.search.metric is not None, "filled by service.jobs.resolve"
+        return {**self._known[candidate.proposal.genotype], self._ctx.spec.search.metric: candidate.score}
 
     def _front(self) -> list[int]:
         """``n`` of the candidates on the front of the job's objectives."""
@@ -189,14 +183,12 @@ class _Run:
         return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
 
     def _save(self) -> None:
-        # Scores of a generation that is not complete yet are kept beside the search, which learns them at its end.
-        current = self._baseline or self._main
-        partial = [[list(p.genotype), self._known[p.genotype]] for p in current.ask() if p.genotype in self._known]
+        # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.
         self._ctx.checkpoint(
             {
                 "search": self._main.state(),
                 "baseline": self._baseline.state() if self._baseline else None,
-                "partial": partial,
+                "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
             }
         )
 
@@ -205,15 +197,11 @@ class _Run:
             return
         self._main.restore(state["search"])
         self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
-        searches = [self._main]
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
             self._baseline.restore(state["baseline"])
-            searches.append(self._baseline)
-        for search in searches:
-            self._known |= {c.proposal.genotype: c.score for c in search.candidates}
-        for genotype, score in state["partial"]:
-            self._known[self._ctx.space.decode(genotype).genotype] = score
+        for genotype, measures in state["measures"]:
+            self._known[self._ctx.space.decode(genotype).genotype] = measures
 
     def _no_feasible(self) -> NoFeasibleCandidate:
         misses = [
@@ -248,6 +236,11 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         max_evaluations=max_evaluations,
         listed=listed_genotypes(spec),
     )
+
+
+def _is_judged(proposal: Proposal) -> bool:
+    """Whether the report judges the measures by this network: the first ones of the random generation."""
+    return proposal.generation == 0 and proposal.n < JUDGED_NETWORKS
 
 
 def _score(candidate: Candidate) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from models.architecture import Architecture
 from models.distill import FeatureProjector
+from models.masked import MaskedDecoder
 from models.supernet import Supernet
 from workers.protocol import Resource
 from workers.stages.context import Json
-from workers.stages.masked import masked_objective, pretrain
+from workers.stages.masked import decoder_config, masked_objective, pretrain
 from workers.stages.search_context import SearchContext
 from workers.stages.teacher import TeacherStage, load_teacher
 from workers.training.files import load_parameters, read_tensors, write_tensors
@@ -16,6 +17,10 @@ from workers.training.streams import torch_stream
 SUPERNET_FILE = "supernet.safetensors"
 PROJECTOR_FILE = "projector.safetensors"
 """The map from student tokens to the teacher's, which distillation trains; there is none without it."""
+
+
+DECODER_FILE = "decoder.safetensors"
+"""Reconstructs pixels, by which candidates can be measured; there is none without reconstruction."""
 
 
 def load_supernet(ctx: SearchContext) -> Supernet:
@@ -38,6 +43,17 @@ def load_projector(ctx: SearchContext) -> FeatureProjector | None:
     return projector.to(ctx.compute.device)
 
 
+def load_decoder(ctx: SearchContext) -> MaskedDecoder | None:
+    """The job's decoder; None when its supernet learned without reconstruction."""
+    if ctx.file(DECODER_FILE) is None:
+        return None
+    generator = torch_stream(ctx.seed, SupernetStage.name, "init", "decoder")
+    decoder = MaskedDecoder(ctx.space.largest(), decoder_config(ctx.spec.supernet), generator)
+    tensors, _ = read_tensors(ctx.path(DECODER_FILE))
+    load_parameters(dict(decoder.named_parameters()), tensors)
+    return decoder.to(ctx.compute.device).eval()
+
+
 class SupernetStage:
     """Trains the shared weights of the space by masked reconstruction and distillation from the teacher."""
 
@@ -56,6 +72,8 @@ class SupernetStage:
         ctx.keep(written)
         if objective.projector is not None:
             ctx.keep(write_tensors(ctx.path(PROJECTOR_FILE), objective.projector.state_dict(), {}))
+        if objective.decoder is not None:
+            ctx.keep(write_tensors(ctx.path(DECODER_FILE), objective.decoder.state_dict(), {}))
         info = {
             "method": ctx.spec.method,
             "space": ctx.space.to_json(),

@@ -79,12 +79,12 @@ class MaskedDistillation:
         self._device = compute.device
         self.supernet = Supernet(largest, self._stream("init", "supernet"))
         self._modules = nn.ModuleDict({"supernet": self.supernet})
-        self._decoder: MaskedDecoder | None = None
+        self.decoder: MaskedDecoder | None = None
         self.projector: FeatureProjector | None = None
         self._teacher = teacher
         if settings.decoder is not None:
-            self._decoder = MaskedDecoder(largest, settings.decoder, self._stream("init", "decoder"))
-            self._modules["decoder"] = self._decoder
+            self.decoder = MaskedDecoder(largest, settings.decoder, self._stream("init", "decoder"))
+            self._modules["decoder"] = self.decoder
         if teacher is not None:
             generator = self._stream("init", "projector")
             self.projector = FeatureProjector(largest.embed_dim, teacher.embed_dim, generator)
@@ -103,8 +103,8 @@ class MaskedDistillation:
         arch = settings.space.sample(numpy_stream(settings.seed, settings.stage, "architecture", step))
         tokens = self.supernet.tokens(batch, arch, mask.ids_keep)
         parts: dict[str, Tensor] = {}
-        if self._decoder is not None:
-            predicted = self._decoder(self.supernet.final_norm(tokens, arch), mask.ids_restore)
+        if self.decoder is not None:
+            predicted = self.decoder(self.supernet.final_norm(tokens, arch), mask.ids_restore)
             parts["reconstruction"] = reconstruction_loss(
                 predicted, batch, mask.hidden, arch.patch_size, norm_targets=settings.norm_targets
             )

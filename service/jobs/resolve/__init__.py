@@ -5,6 +5,7 @@ networks.  Everything that was chosen is written into the returned spec.
 """
 
 from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
+from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.spaces import constraints_of, field_errors, space_of
@@ -12,10 +13,12 @@ from service.jobs.resolve.teachers import teacher_architecture
 
 __all__ = [
     "MIN_VISIBLE",
+    "MeasurePlan",
     "Resolved",
     "constraints_of",
     "field_errors",
     "listed_genotypes",
+    "measure_plan",
     "planned_evaluations",
     "resolve_search",
     "space_of",

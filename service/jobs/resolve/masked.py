@@ -39,7 +39,7 @@ def resolve_masked(
     ratio = asked.mask_ratio
     if ratio is None:
         ratio = 0.75 if count_visible(largest.num_patches, 0.75) >= GOOD_VISIBLE else 0.5
-    _check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
+    check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
     small = largest.embed_dim <= SMALL_EMBED_DIM
     decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
     filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder, **_resolve_crops(asked, largest, small)})
@@ -60,8 +60,12 @@ def _resolve_crops(asked: MaskedSpec, largest: Architecture, small: bool) -> dic
     }
 
 
-def _check_mask(ratio: float, patches: int, pointer: str) -> None:
-    """Refuse ratios that leave too little to see, for the relations, or nothing to reconstruct."""
+def check_mask(ratio: float, patches: int, pointer: str) -> None:
+    """Refuse ratios that leave too little to see, for the relations, or nothing to reconstruct.
+
+    Raises:
+        ValidationFailed: naming the field ``pointer``.
+    """
     visible = count_visible(patches, ratio)
     if visible < MIN_VISIBLE:
         raise ValidationFailed(

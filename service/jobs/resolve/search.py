@@ -10,10 +10,11 @@ from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.algorithm import resolve_algorithm
+from service.jobs.resolve.evaluation import resolve_evaluation
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
-from service.jobs.resolve.teachers import check_teacher, resolve_pretrain
+from service.jobs.resolve.teachers import check_teacher, resolve_pretrain, teacher_architecture
 from service.jobs.spec import SearchSpec
 
 
@@ -45,9 +46,12 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
     pretrain = resolve_pretrain(spec.teacher.pretrain, largest, train_images, supernet.mask_ratio, warnings)
     check_teacher(pretrain, space)
     retrain = resolve_retrain(spec.retrain, mode, largest, train_images, warnings)
+    teacher_width = teacher_architecture(pretrain, space).embed_dim
+    val_images = _val_images(spec, dataset)
+    search = resolve_evaluation(spec.search, supernet, largest, teacher_width, val_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
-    search = resolve_algorithm(spec.search, space, constraints_of(spec.constraints), num_classes)
+    search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes)
     filled = spec.model_copy(
         update={
             "name": spec.name or f"{spec.method} on {dataset.name}",
@@ -73,11 +77,15 @@ def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
     """Images that are left to train on; the split itself is ``workers.data.split``, which knows each label."""
     divisible = dataset.images - dataset.test_images - dataset.val_images
     holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
-    val = 0 if dataset.val_images else max(1, round(spec.dataset.val_fraction * divisible))
-    count = divisible - holdout - val
+    count = divisible - holdout - (0 if dataset.val_images else _val_images(spec, dataset))
     if count < 2:
         raise ValidationFailed(
             f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
             errors=[ErrorItem("/dataset", "too_few_images", f"{count} training images are left", "at least 2")],
         )
     return count
+
+
+def _val_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
+    divisible = dataset.images - dataset.test_images - dataset.val_images
+    return dataset.val_images or max(1, round(spec.dataset.val_fraction * divisible))

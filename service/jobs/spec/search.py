@@ -4,17 +4,50 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from service.jobs.spec.base import Spec, short_form
 
+MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feature"]
+"""Label-free measures of a subnet; :class:`search.measures.Measure` says what they are."""
+
+MetricName = Literal[MeasureName, "params", "width", "random"]
+"""What a search may follow: a measure, or a control (:class:`search.measures.Control`)."""
+
+DepthShare = Annotated[float, Field(gt=0, le=1)]
+
 
 class EvaluationSpec(Spec):
-    """How a candidate is scored: agreement of its token relations with the teacher's, on fixed images and masks."""
+    """How a candidate is measured: on fixed images of the validation part under fixed masks, without labels."""
 
     images: int = Field(2048, ge=1, le=1_000_000, description="At most this many validation images.")
-    temperature: float = Field(1.0, ge=0.001, le=100)
+    mask_ratio: float | None = Field(
+        None, ge=0, le=0.95, description="Share of hidden patches. Default: that of the supernet's training."
+    )
+    mask_seeds: int = Field(1, ge=1, le=16, description="Independent masks of each image; measures are averaged.")
+    depths: list[DepthShare] = Field(
+        default_factory=lambda: [1.0],
+        min_length=1,
+        max_length=8,
+        description="Shares of the blocks after which relations are compared, in the student and in the teacher.",
+    )
+    standardise: bool = Field(True, description="Give each row of relations mean 0 and variance 1.")
+    temperature: float | None = Field(
+        None, ge=0.001, le=100, description="Of the relations. Default: 1, without standardised rows 0.1."
+    )
+    companions: bool | list[MeasureName] | None = Field(
+        None,
+        description="Measures that are taken beside the metric's: all (true), none (false), or these. "
+        "Default: the cheap ones.",
+    )
     batch_size: int = Field(256, ge=1, le=65_536)
+
+    @field_validator("depths")
+    @classmethod
+    def _ascending(cls, depths: list[float]) -> list[float]:
+        if depths != sorted(set(depths)):
+            raise ValueError("shares must ascend, each one once")
+        return depths
 
 
 class ListedArchitecture(Spec):
@@ -48,7 +81,11 @@ class SearchPart(Spec):
     architectures: list[Annotated[ListedArchitecture, short_form("name", ListedArchitecture)]] | None = Field(
         None, min_length=1, max_length=1000, description="Of `listed`: what is scored, all of it."
     )
-    metric: Literal["consistency"] = "consistency"
+    metric: MetricName | None = Field(
+        None,
+        description="What the search follows. Default: consistency, without distillation consistency_bare. "
+        "`params`, `width` and `random` are controls.",
+    )
     population: int = Field(50, ge=2, le=10_000)
     generations: int = Field(20, ge=1, le=100_000)
     parents: int = Field(10, ge=1, le=10_000)

@@ -237,3 +237,70 @@ def test_a_listed_network_beyond_a_limit_is_refused() -> None:
 def test_a_list_that_contradicts_itself_is_no_spec(search: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SearchSpec.model_validate({"method": "masktas", "dataset": "digits", "search": search})
+
+
+def test_cheap_measures_are_taken_beside_the_metric() -> None:
+    search = resolve().spec.search
+    assert (search.metric, search.evaluation.companions) == ("consistency", ["consistency_bare", "feature"])
+    assert resolve(search={"metric": "width"}).spec.search.evaluation.companions == []
+    assert resolve(search={"evaluation": {"companions": True}}).spec.search.evaluation.companions is True
+
+
+def test_without_distillation_the_metric_compares_bare_tokens() -> None:
+    search = resolve(supernet={"distillation": False}).spec.search
+    assert (search.metric, search.evaluation.companions) == ("consistency_bare", [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointers"),
+    [
+        (
+            {"supernet": {"reconstruction": False}, "search": {"metric": "reconstruction"}},
+            ["/search/metric", "/supernet/reconstruction"],
+        ),
+        (
+            {"supernet": {"distillation": False}, "search": {"metric": "consistency"}},
+            ["/search/metric", "/supernet/distillation"],
+        ),
+        ({"supernet": {"beta": 0.0}, "search": {"metric": "feature"}}, ["/search/metric", "/supernet/beta"]),
+        (
+            {
+                "supernet": {"reconstruction": False},
+                "search": {"evaluation": {"companions": ["feature", "reconstruction"]}},
+            },
+            ["/search/evaluation/companions/1", "/supernet/reconstruction"],
+        ),
+    ],
+)
+def test_measures_that_the_training_does_not_leave_are_refused(fields: dict[str, Any], pointers: list[str]) -> None:
+    error = refusal(**fields)
+    assert [item.pointer for item in error.errors] == pointers
+    assert "consistency_bare" in error.errors[0].allowed
+
+
+def test_scores_are_taken_under_the_masks_of_the_training_unless_asked_otherwise() -> None:
+    assert resolve(supernet={"mask_ratio": 0.25}).spec.search.evaluation.mask_ratio == 0.25
+    assert resolve(search={"evaluation": {"mask_ratio": 0.75}}).spec.search.evaluation.mask_ratio == 0.75
+    error = refusal(search={"evaluation": {"mask_ratio": 0.9}})
+    assert [item.pointer for item in error.errors] == ["/search/evaluation/mask_ratio"]
+
+
+def test_cosines_without_standardised_rows_get_a_sharper_softmax() -> None:
+    assert resolve().spec.search.evaluation.temperature == 1.0
+    assert resolve(search={"evaluation": {"standardise": False}}).spec.search.evaluation.temperature == 0.1
+
+
+def test_images_whose_teacher_side_exceeds_the_memory_are_left_out_with_a_warning() -> None:
+    space = {"preset": "micro", "img_size": 512, "overrides": {"patch_size": 8}}  # 4096 patches, 1024 visible
+    resolved = resolve(PHOTOS, space=space)
+    [warning] = [item for item in resolved.warnings if item.pointer == "/search/evaluation/images"]
+    images = resolved.spec.search.evaluation.images
+    assert warning.allowed == {"max": images}
+    assert 2**31 - 10_000_000 < images * (2 * 1024 * 1023 + 1025 * 96) * 4 <= 2**31
+    assert resolve(replace(PHOTOS, images=1000), space=space).spec.search.evaluation.images == 2048  # of 100 there are
+
+
+def test_an_evaluation_that_fits_no_memory_is_refused() -> None:
+    space = {"preset": "micro", "img_size": 512, "overrides": {"patch_size": 4}}  # 16384 patches, 4096 visible
+    error = refusal(PHOTOS, space=space, search={"evaluation": {"mask_seeds": 2}})
+    assert "/search/evaluation/mask_seeds" in [item.pointer for item in error.errors]

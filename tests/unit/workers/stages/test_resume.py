@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from models.architecture import Architecture
 from tests.stage_runs import TINY, resumed, search_start
 from tests.unit.workers.stages.runs import Found, StopAt, StoppingChannel, run_until, search_to_export
 from workers.channel import StopRequested
 from workers.protocol import CheckpointMessage
 from workers.stages.run import run_job
-from workers.stages.scoring import ConsistencyScorer
+from workers.stages.scoring import Measures, MeasureScorer
 
 pytestmark = pytest.mark.usefixtures("every_progress")
 
@@ -55,14 +57,18 @@ def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pyt
     done = len(first.last_checkpoint.state["state"]["search"]["candidates"])
     assert done > 0
     scored = []
-    original = ConsistencyScorer.score
-    monkeypatch.setattr(
-        ConsistencyScorer, "score", lambda self, arch, poll: scored.append(arch) or original(self, arch, poll)
-    )
+    original = MeasureScorer.score
+
+    def score(self: MeasureScorer, arch: Architecture, *rest: Any) -> Measures:
+        scored.append(arch)
+        return original(self, arch, *rest)
+
+    monkeypatch.setattr(MeasureScorer, "score", score)
     run_until(resumed(start, first.last_checkpoint, tmp_path), StopAt("retrain"))
     before = {tuple(c["genotype"]) for c in first.last_checkpoint.state["state"]["search"]["candidates"]}
-    before |= {tuple(genotype) for genotype, _ in first.last_checkpoint.state["state"]["partial"]}
-    assert not before & {arch.genotype for arch in scored}
+    measured = {tuple(genotype) for genotype, _ in first.last_checkpoint.state["state"]["measures"]}
+    assert measured >= before
+    assert not measured & {arch.genotype for arch in scored}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,8 @@ def test_checkpoint_names_only_files_that_are_needed(tmp_path: Path) -> None:
         by_stage[checkpoint.stage] = {ref.name for ref in checkpoint.files}
     assert by_stage["data"] == set()
     assert by_stage["teacher"] == {"teacher.safetensors"}
-    assert by_stage["search"] == {"teacher.safetensors", "supernet.safetensors", "projector.safetensors"}
+    parts = ("teacher", "supernet", "projector", "decoder")
+    assert by_stage["search"] == {f"{part}.safetensors" for part in parts}
     assert "training.safetensors" not in by_stage["retrain"]
 
 

@@ -84,7 +84,7 @@ def test_finalists_have_three_files_each_and_the_search_its_weights(finished: Ru
     for entry in finished.result.accuracies:
         files = names(finished.result.artifacts, entry.candidate_n)
         assert files == ["architecture.json", "model.py", "weights.safetensors"]
-    shared = ["projector.safetensors", "supernet.safetensors", "teacher.safetensors"]
+    shared = ["decoder.safetensors", "projector.safetensors", "supernet.safetensors", "teacher.safetensors"]
     assert names(finished.result.artifacts, None) == shared
 
 

@@ -1,25 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
-import torch.nn.functional as F
 
-from models.distill import FeatureProjector
+from models.architecture import Architecture
+from models.distill import FeatureProjector, distillation_target, feature_loss
 from models.extract import build_timm, extract_state
-from models.masked import random_masking
+from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss
 from models.relations import MIN_VISIBLE_PATCHES, consistency_score, log_relations
 from models.supernet import Supernet
 from models.teacher import FrozenTeacher
-from tests.unit.workers.training.toys import CPU, SPACE, TEACHER, images, teacher
-from workers.stages.scoring import ConsistencyScorer, ScoringSettings
+from search.measures import Measure
+from tests.unit.workers.training.toys import CPU, DECODER, SPACE, TEACHER, images, teacher
+from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.training.streams import torch_stream
 
 M = 20
+BARE = (Measure.CONSISTENCY_BARE,)
+EVERY = tuple(Measure)
 
 
-def settings(**changes: float) -> ScoringSettings:
-    values = {"mask_ratio": 0.5, "temperature": 1.0, "batch_size": 8, "seed": 3, **changes}
-    return ScoringSettings(**values)  # type: ignore[arg-type]
+def settings(**changes: Any) -> ScoringSettings:
+    return ScoringSettings(**{"mask_ratio": 0.5, "batch_size": 8, "seed": 3, **changes})
 
 
 def supernet() -> Supernet:
@@ -30,36 +35,79 @@ def projector() -> FeatureProjector:
     return FeatureProjector(SPACE.largest().embed_dim, TEACHER.embed_dim, torch.Generator().manual_seed(2))
 
 
-def scorer(*, projected: bool = True, **changes: float) -> ConsistencyScorer:
-    adapter = projector() if projected else None
-    return ConsistencyScorer(supernet(), teacher(), adapter, images(M), settings(**changes), CPU, poll=lambda: None)
+def decoder() -> MaskedDecoder:
+    return MaskedDecoder(SPACE.largest(), DECODER, torch.Generator().manual_seed(4))
 
 
-@pytest.mark.parametrize("projected", [True, False])
-def test_score_is_the_mean_over_images_under_fixed_masks(projected: bool) -> None:
-    arch = SPACE.centre()
-    ids_keep = random_masking(M, 16, 8, torch_stream(3, "search", "mask")).ids_keep
+def parts() -> TrainedParts:
+    return TrainedParts(supernet=supernet(), projector=projector(), decoder=decoder())
+
+
+def scorer(measures: Sequence[Measure] = EVERY, *, left: TrainedParts | None = None, **changes: Any) -> MeasureScorer:
+    return MeasureScorer(left or parts(), teacher(), images(M), measures, settings(**changes), CPU, poll=lambda: None)
+
+
+def drawn(*path: str | int) -> PatchMask:
+    return random_masking(M, 16, 8, torch_stream(3, "search", "mask", *path))
+
+
+def by_hand(arch: Architecture, mask: PatchMask, student_block: int, teacher_block: int) -> Measures:
+    """All measures from their formulas, in one batch."""
     [x] = images(M).batches(M)
-    student = supernet().tokens(x, arch, ids_keep)
-    target = F.layer_norm(teacher().visible_tokens(x, ids_keep), (TEACHER.embed_dim,), eps=1e-6)
-    expected = consistency_score(projector()(student) if projected else student, log_relations(target)).mean()
-    assert scorer(projected=projected).score(arch) == pytest.approx(expected.item(), abs=1e-6)
+    with torch.no_grad():
+        middle, tokens = (
+            supernet().features(x, arch, mask.ids_keep, after=(b,))[0] for b in (student_block, arch.depth)
+        )
+        taught, last = (teacher().features(x, mask.ids_keep, after=(b,))[0] for b in (teacher_block, 2))
+        pixels = decoder()(supernet().final_norm(tokens, arch), mask.ids_restore)
+        found = {
+            "consistency": consistency_score(projector()(middle), log_relations(distillation_target(taught))).mean(),
+            "consistency_bare": consistency_score(middle, log_relations(taught)).mean(),
+            "reconstruction": -reconstruction_loss(pixels, x, mask.hidden, arch.patch_size),
+            "feature": -feature_loss(projector()(tokens), last),
+        }
+    return {name: value.item() for name, value in found.items()}
 
 
-def test_scores_do_not_depend_on_what_was_scored_before() -> None:
+def mean(*several: Measures) -> Measures:
+    return {name: sum(one[name] or 0.0 for one in several) / len(several) for name in several[0]}
+
+
+def test_one_pass_gives_the_means_of_all_measures_over_the_images() -> None:
+    arch = SPACE.centre()
+    expected = by_hand(arch, drawn(), arch.depth, TEACHER.depth)
+    assert scorer().score(arch, EVERY) == pytest.approx(expected, abs=1e-5)
+
+
+def test_measures_are_means_over_depths_and_masks() -> None:
+    arch = SPACE.largest()
+    blocks = [(2, 1), (3, 2)]  # after half and after all of 3 blocks here and 2 there
+    expected = mean(*(by_hand(arch, drawn(*path), *pair) for path in ((), (1,)) for pair in blocks))
+    found = scorer(depths=(0.5, 1.0), mask_seeds=2).score(arch, EVERY)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_only_what_is_asked_for_is_measured() -> None:
+    everything = scorer().score(SPACE.centre(), EVERY)
+    assert scorer().score(SPACE.centre(), BARE) == {"consistency_bare": everything["consistency_bare"]}
+    assert scorer(BARE).score(SPACE.centre(), BARE) == {"consistency_bare": everything["consistency_bare"]}
+    assert scorer().score(SPACE.centre(), ()) == {}
+
+
+def test_measures_do_not_depend_on_what_was_measured_before() -> None:
     a, b = SPACE.smallest(), SPACE.largest()
     one = scorer()
-    first = one.score(a)
-    one.score(b)
-    assert one.score(a) == first
+    first = one.score(a, EVERY)
+    one.score(b, EVERY)
+    assert one.score(a, EVERY) == first
     other = scorer()
-    assert other.score(b) == one.score(b)
-    assert other.score(a) == first
+    assert other.score(b, EVERY) == one.score(b, EVERY)
+    assert other.score(a, EVERY) == first
 
 
 def test_number_of_classes_does_not_matter() -> None:
     one = scorer()
-    assert one.score(SPACE.centre(10)) == one.score(SPACE.centre())
+    assert one.score(SPACE.centre(10), EVERY) == one.score(SPACE.centre(), EVERY)
 
 
 def centring() -> FeatureProjector:
@@ -71,23 +119,27 @@ def centring() -> FeatureProjector:
     return made
 
 
-def test_teacher_itself_scores_perfectly() -> None:
+@pytest.mark.parametrize("depths", [(1.0,), (0.5, 0.75, 1.0)])
+@pytest.mark.parametrize("measure", [Measure.CONSISTENCY, Measure.CONSISTENCY_BARE])
+def test_teacher_itself_has_perfect_consistency(measure: Measure, depths: tuple[float, ...]) -> None:
     net = supernet()
     twin = build_timm(SPACE.largest())
     twin.load_state_dict(extract_state(net.state_dict(), SPACE.largest(), SPACE.largest()))
-    one = ConsistencyScorer(net, FrozenTeacher(twin), centring(), images(M), settings(), CPU, poll=lambda: None)
-    best = one.score(SPACE.largest())
-    assert best == pytest.approx(0.0, abs=1e-5)
-    worse = one.score(SPACE.smallest())
+    left = TrainedParts(supernet=net, projector=centring())
+    one = MeasureScorer(
+        left, FrozenTeacher(twin), images(M), (measure,), settings(depths=depths), CPU, poll=lambda: None
+    )
+    assert one.score(SPACE.largest(), (measure,))[measure] == pytest.approx(0.0, abs=1e-5)
+    worse = one.score(SPACE.smallest(), (measure,))[measure]
     assert worse is not None
     assert worse < -0.01
 
 
-def test_network_that_gives_no_numbers_has_no_score() -> None:
+def test_network_that_gives_no_numbers_has_no_measures() -> None:
     one = scorer()
     with torch.no_grad():
-        one._supernet.get_parameter("blocks.0.norm1.weight").fill_(torch.nan)
-    assert one.score(SPACE.smallest()) is None
+        one._parts.supernet.get_parameter("blocks.0.norm1.weight").fill_(torch.nan)
+    assert one.score(SPACE.smallest(), EVERY) == dict.fromkeys((m.value for m in Measure), None)
 
 
 def test_scoring_can_be_stopped_between_batches() -> None:
@@ -102,10 +154,17 @@ def test_scoring_can_be_stopped_between_batches() -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        scorer().score(SPACE.smallest(), poll)
+        scorer().score(SPACE.smallest(), EVERY, poll)
 
 
 def test_too_few_visible_patches_are_refused() -> None:
     assert MIN_VISIBLE_PATCHES > 2
     with pytest.raises(ValueError, match="relations need at least"):
         scorer(mask_ratio=0.9)
+
+
+def test_measures_of_parts_that_were_not_trained_are_refused() -> None:
+    bare = TrainedParts(supernet=supernet())
+    assert scorer(BARE, left=bare).score(SPACE.centre(), BARE)["consistency_bare"] is not None
+    with pytest.raises(ValueError, match="'consistency', 'reconstruction', 'feature'"):
+        scorer(left=bare)

@@ -38,9 +38,9 @@ def test_parts_are_those_of_the_step_written_out() -> None:
     mask = random_masking(6, 16, 8, torch_stream(0, "supernet", "mask", step))
     arch = SPACE.sample(numpy_stream(0, "supernet", "architecture", step))
     tokens = objective.supernet.tokens(x, arch, mask.ids_keep)
-    assert objective._decoder is not None
+    assert objective.decoder is not None
     assert objective.projector is not None
-    predicted = objective._decoder(objective.supernet.final_norm(tokens, arch), mask.ids_restore)
+    predicted = objective.decoder(objective.supernet.final_norm(tokens, arch), mask.ids_restore)
     torch.testing.assert_close(losses.parts["reconstruction"], reconstruction_loss(predicted, x, mask.hidden, 2))
     features = teacher().visible_tokens(x, mask.ids_keep)
     torch.testing.assert_close(losses.parts["distillation"], feature_loss(objective.projector(tokens), features))
@@ -114,9 +114,9 @@ def test_teacher_pretraining_is_a_plain_masked_autoencoder() -> None:
     loss = losses_of(objective, x, 1).total
     arch = only.largest()
     mask = random_masking(6, 16, 8, torch_stream(0, "teacher", "mask", 1))
-    assert objective._decoder is not None
+    assert objective.decoder is not None
     tokens = objective.supernet.final_norm(objective.supernet.tokens(x, arch, mask.ids_keep), arch)
-    predicted = objective._decoder(tokens, mask.ids_restore)
+    predicted = objective.decoder(tokens, mask.ids_restore)
     patches = F.unfold(x, 2, stride=2).transpose(1, 2)
     target = (patches - patches.mean(-1, keepdim=True)) / (patches.var(-1, keepdim=True) + 1e-6).sqrt()
     error = ((predicted - target) ** 2).mean(-1)

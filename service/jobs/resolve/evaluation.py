@@ -1,0 +1,164 @@
+"""How candidates are measured: which measures there are, what the search follows, and what fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.architecture import Architecture, count_visible
+from search.measures import Control, Measure
+from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.masked import check_mask
+from service.jobs.spec import EvaluationSpec, SearchPart, SupernetSpec
+
+MAX_CACHE_BYTES = 2**31
+"""The teacher's side of all measures is kept in memory while a search runs; at most this much of it."""
+
+_FLOAT_BYTES = 4
+_FEWEST_IMAGES = 16  # a mean over fewer images says more about these than about the network
+
+_CHEAP = (Measure.CONSISTENCY_BARE, Measure.FEATURE)
+"""Each costs up to 6 % of a candidate's time; the decoder of the reconstruction costs 50 to 150 %."""
+
+_NEEDS = {
+    Measure.CONSISTENCY: "distillation",
+    Measure.FEATURE: "distillation",
+    Measure.RECONSTRUCTION: "reconstruction",
+}
+"""Which part of the supernet's training leaves the weights that a measure needs."""
+
+
+def available_measures(supernet: SupernetSpec) -> tuple[Measure, ...]:
+    """Measures that subnets of such a supernet can have."""
+    trained = {
+        "distillation": supernet.distillation and supernet.beta > 0,
+        "reconstruction": supernet.reconstruction,
+    }
+    return tuple(measure for measure in Measure if measure not in _NEEDS or trained[_NEEDS[measure]])
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePlan:
+    """What is measured in a search.
+
+    Attributes:
+        every: of every candidate; what the metric needs, and the companions.
+        judged: of the networks by which the report judges the measures.
+    """
+
+    every: tuple[Measure, ...]
+    judged: tuple[Measure, ...]
+
+
+def measure_plan(part: SearchPart, supernet: SupernetSpec) -> MeasurePlan:
+    """What a filled spec has measured; in the order of :class:`Measure`."""
+    available = available_measures(supernet)
+    companions = part.evaluation.companions
+    wanted = {*_followed(part), *(companions if isinstance(companions, list) else ())}
+    every = available if companions is True else tuple(m for m in available if m.value in wanted)
+    return MeasurePlan(every, every if companions is False else available)
+
+
+def resolve_evaluation(
+    asked: SearchPart,
+    supernet: SupernetSpec,
+    student: Architecture,
+    teacher_width: int,
+    val_images: int,
+    warnings: list[ErrorItem],
+) -> SearchPart:
+    """Fill metric, companions, mask and temperature.
+
+    Args:
+        asked: the search part of a spec.
+        supernet: filled.
+        student: any architecture of the space, for its grid.
+        teacher_width: of the teacher's tokens.
+        val_images: images of the validation part.
+        warnings: gets what was reduced.
+
+    Raises:
+        ValidationFailed: a measure that such a supernet cannot have, a mask that leaves too little, or a teacher's
+            side that exceeds :data:`MAX_CACHE_BYTES`.
+    """
+    available = available_measures(supernet)
+    default = Measure.CONSISTENCY if Measure.CONSISTENCY in available else Measure.CONSISTENCY_BARE
+    part = asked.model_copy(update={"metric": asked.metric or default.value})
+    companions = part.evaluation.companions
+    named = {"/search/metric": _followed(part)}
+    if isinstance(companions, list):
+        named |= {f"/search/evaluation/companions/{i}": [name] for i, name in enumerate(companions)}
+    _check_available(named, supernet)
+    if companions is None:
+        is_control = part.metric in set(Control)  # needs no network, so a companion would be all that it costs
+        companions = [] if is_control else [m.value for m in _CHEAP if m in available and m.value != part.metric]
+    evaluation = part.evaluation
+    ratio = supernet.mask_ratio if evaluation.mask_ratio is None else evaluation.mask_ratio
+    assert ratio is not None, "resolve_masked fills the supernet's"
+    check_mask(ratio, student.num_patches, "/search/evaluation/mask_ratio")
+    temperature = evaluation.temperature or (1.0 if evaluation.standardise else 0.1)
+    filled = {"companions": companions, "mask_ratio": ratio, "temperature": temperature}
+    part = part.model_copy(update={"evaluation": evaluation.model_copy(update=filled)})
+    size = _CacheSize(count_visible(student.num_patches, ratio), teacher_width, measure_plan(part, supernet).judged)
+    return _fit_into_memory(part, size, val_images, warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheSize:
+    visible: int
+    teacher_width: int
+    measures: Sequence[Measure]
+
+    def of_image(self, evaluation: EvaluationSpec) -> int:
+        """Bytes that are kept for one image: relations after each depth, and features after the last block."""
+        kinds = len({Measure.CONSISTENCY, Measure.CONSISTENCY_BARE} & set(self.measures))
+        relations = kinds * len(evaluation.depths) * self.visible * (self.visible - 1)
+        features = (1 + self.visible) * self.teacher_width if Measure.FEATURE in self.measures else 0
+        return evaluation.mask_seeds * (relations + features) * _FLOAT_BYTES
+
+
+def _fit_into_memory(part: SearchPart, size: _CacheSize, val_images: int, warnings: list[ErrorItem]) -> SearchPart:
+    evaluation = part.evaluation
+    images = min(evaluation.images, val_images)
+    bytes_each = size.of_image(evaluation)
+    most = MAX_CACHE_BYTES // max(1, bytes_each)
+    if images <= most:
+        return part
+    detail = (
+        f"the teacher's side of {images} images takes {images * bytes_each / 2**30:.1f} GiB of memory, "
+        f"allowed are {MAX_CACHE_BYTES / 2**30:g} GiB"
+    )
+    if most < _FEWEST_IMAGES:
+        pointers = ("images", "mask_seeds", "depths", "mask_ratio", "companions")
+        raise ValidationFailed(
+            f"Relations of {size.visible} visible patches do not fit into memory even for {_FEWEST_IMAGES} images.",
+            errors=[
+                ErrorItem(f"/search/evaluation/{field}", "evaluation_too_large", detail, f"{most} images of this size")
+                for field in pointers
+            ],
+        )
+    detail += f"; {most} images are used"
+    warnings.append(ErrorItem("/search/evaluation/images", "images_reduced", detail, {"max": most}))
+    return part.model_copy(update={"evaluation": evaluation.model_copy(update={"images": most})})
+
+
+def _followed(part: SearchPart) -> list[str]:
+    """The measures that the metric is made of; none of a control."""
+    return [part.metric] if part.metric in set(Measure) else []
+
+
+def _check_available(named: dict[str, list[str]], supernet: SupernetSpec) -> None:
+    """Refuse measures whose weights the supernet's training does not leave, at both fields that contradict."""
+    allowed = [measure.value for measure in available_measures(supernet)]
+    missing = [(pointer, name) for pointer, names in named.items() for name in names if name not in allowed]
+    items: list[ErrorItem] = []
+    for pointer, name in missing:
+        detail = f"{name} needs what supernet.{_NEEDS[Measure(name)]} trains, which is off"
+        items.append(ErrorItem(pointer, "measure_unavailable", detail, allowed))
+    for part in dict.fromkeys(_NEEDS[Measure(name)] for _, name in missing):
+        without_weight = part == "distillation" and supernet.distillation
+        field, wanted = ("beta", "above 0") if without_weight else (part, [True])
+        names = ", ".join(dict.fromkeys(name for _, name in missing if _NEEDS[Measure(name)] == part))
+        items.append(ErrorItem(f"/supernet/{field}", "measure_unavailable", f"needed for {names}", wanted))
+    if items:
+        raise ValidationFailed.of(items)

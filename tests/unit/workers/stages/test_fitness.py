@@ -1,0 +1,83 @@
+"""What a search follows, and what it measures on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stage_runs import TINY, merged, search_start
+from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
+from workers.protocol import CandidateRow, Candidates
+
+EVERY = {"consistency", "consistency_bare", "reconstruction", "feature"}
+
+
+def search(folder: Path, evaluation: dict[str, Any] | None = None, **changes: Any) -> StoppingChannel:
+    body = merged(TINY, {"search": {**changes, "evaluation": evaluation or {}}})
+    return run_until(search_start(body, folder), StopAt("retrain"))
+
+
+def rows(channel: StoppingChannel) -> list[CandidateRow]:
+    return [row for batch in channel.of_type(Candidates) for row in batch.rows]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> StoppingChannel:
+    return search(tmp_path_factory.mktemp("usual"))
+
+
+def test_every_candidate_has_the_cheap_measures_and_judged_ones_have_all(usual: StoppingChannel) -> None:
+    found = rows(usual)
+    assert {frozenset(row.scores) for row in found if row.generation == 0} == {frozenset(EVERY)}
+    assert {frozenset(row.scores) for row in found if row.generation > 0} == {frozenset(EVERY - {"reconstruction"})}
+    assert all(row.score == row.scores["consistency"] for row in found)
+
+
+def test_following_another_measure_changes_the_score_and_not_the_measures(
+    usual: StoppingChannel, tmp_path: Path
+) -> None:
+    found = rows(search(tmp_path, {"companions": True}, metric="reconstruction"))
+    assert all(row.score == row.scores["reconstruction"] for row in found)
+    assert {frozenset(row.scores) for row in found} == {frozenset(EVERY)}
+    first, other = ([row.scores for row in run if row.generation == 0] for run in (found, rows(usual)))
+    assert first == other
+
+
+def test_without_companions_nothing_else_is_measured(tmp_path: Path) -> None:
+    found = rows(search(tmp_path, {"companions": False}, metric="feature"))
+    assert {frozenset(row.scores) for row in found} == {frozenset({"feature"})}
+
+
+@pytest.mark.parametrize(
+    ("metric", "figure"),
+    [("width", lambda row: row.genotype[-1]), ("params", lambda row: row.costs["params_m"])],
+    ids=["width", "params"],
+)
+def test_controls_score_by_size(metric: str, figure: Any, tmp_path: Path) -> None:
+    found = rows(search(tmp_path, {"companions": False}, metric=metric, baseline="none"))
+    assert [row.score for row in found] == [figure(row) for row in found]
+
+
+def test_random_control_is_a_number_of_the_genotype(usual: StoppingChannel, tmp_path: Path) -> None:
+    first, again = (rows(search(tmp_path / n, metric="random", population=6 if n == "a" else 9)) for n in "ab")
+    scores = {tuple(row.genotype): row.score for row in first}
+    common = [row for row in again if tuple(row.genotype) in scores]
+    assert len(common) > 3
+    assert all(row.score == scores[tuple(row.genotype)] for row in common)
+    assert len(set(scores.values())) == len(scores)
+
+
+def test_supernet_without_reconstruction_has_no_decoder_and_no_such_measure(tmp_path: Path) -> None:
+    body = merged(TINY, {"supernet": {"reconstruction": False}})
+    channel = run_until(search_start(body, tmp_path), StopAt("retrain"))
+    assert not any(ref.name == "decoder.safetensors" for ref in channel.last_checkpoint.files)
+    assert {frozenset(row.scores) for row in rows(channel)} == {frozenset(EVERY - {"reconstruction"})}
+
+
+def test_supernet_without_distillation_is_followed_by_bare_tokens(tmp_path: Path) -> None:
+    body = merged(TINY, {"supernet": {"distillation": False}})
+    found = rows(run_until(search_start(body, tmp_path), StopAt("retrain")))
+    assert all(row.score == row.scores["consistency_bare"] for row in found)
+    assert {frozenset(row.scores) for row in found[:6]} == {frozenset({"consistency_bare", "reconstruction"})}

@@ -1,0 +1,81 @@
+"""The score that a search follows: one of the measures of a candidate, or a control that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from models.architecture import Architecture
+from search.measures import Control
+from service.jobs.resolve import measure_plan
+from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
+from workers.stages.search_context import SearchContext
+from workers.stages.supernet import load_decoder, load_projector, load_supernet
+from workers.stages.teacher import load_teacher
+from workers.training.streams import numpy_stream
+
+
+class Fitness:
+    """Measures candidates and says what their score is.
+
+    Args:
+        ctx: after the supernet.
+
+    Attributes:
+        images: number of images that candidates are measured on.
+        visible_patches: of each of them.
+    """
+
+    def __init__(self, ctx: SearchContext) -> None:
+        spec = ctx.spec.search
+        assert spec.metric is not None, "filled by service.jobs.resolve"
+        self._ctx = ctx
+        self._metric: str = spec.metric
+        self._plan = measure_plan(spec, ctx.spec.supernet)
+        images = ctx.dataset.val.first(spec.evaluation.images)
+        parts = TrainedParts(supernet=load_supernet(ctx), projector=load_projector(ctx), decoder=load_decoder(ctx))
+        self._scorer = MeasureScorer(
+            parts, load_teacher(ctx), images, self._plan.judged, _settings(ctx), ctx.compute, ctx.poll
+        )
+        self.images = len(images)
+        self.visible_patches = self._scorer.visible_patches
+
+    def measure(self, arch: Architecture, *, judged: bool, poll: Callable[[], None]) -> Measures:
+        """Measures of a candidate by name: all of them when the report is to judge them by this one."""
+        return self._scorer.score(arch, self._plan.judged if judged else self._plan.every, poll)
+
+    def score(self, arch: Architecture, measures: Measures) -> float | None:
+        """What the search maximises; None when it is no finite number."""
+        if self._metric in set(Control):
+            return control(self._ctx, Control(self._metric), arch)
+        return measures[self._metric]
+
+
+def control(ctx: SearchContext, name: Control, arch: Architecture) -> float:
+    """A figure of an architecture that no network is needed for; see :class:`search.measures.Control`."""
+    match name:
+        case Control.PARAMS:
+            return ctx.costs(arch)["params_m"]
+        case Control.WIDTH:
+            return float(arch.embed_dim)
+        case Control.RANDOM:
+            genes = ",".join(str(float(gene)) for gene in arch.genotype)
+            return float(numpy_stream(ctx.seed, "search", "random", genes).random())
+        case other:
+            assert_never(other)
+
+
+def _settings(ctx: SearchContext) -> ScoringSettings:
+    evaluation = ctx.spec.search.evaluation
+    assert evaluation.mask_ratio is not None, "filled by service.jobs.resolve"
+    assert evaluation.temperature is not None, "filled by service.jobs.resolve"
+    return ScoringSettings(
+        mask_ratio=evaluation.mask_ratio,
+        mask_seeds=evaluation.mask_seeds,
+        depths=tuple(evaluation.depths),
+        temperature=evaluation.temperature,
+        standardise=evaluation.standardise,
+        norm_targets=ctx.spec.supernet.norm_targets,
+        batch_size=evaluation.batch_size,
+        seed=ctx.seed,
+    )
