@@ -202,6 +202,12 @@ class DatasetInvalid(ServiceError):
     status, code, title = 422, "dataset_invalid", "The dataset cannot be used"
 
 
+class SupernetUnavailable(ServiceError):
+    """The supernet that a search takes over is gone, or its files are."""
+
+    code, title = "supernet_unavailable", "The supernet cannot be had"
+
+
 class NoFeasibleCandidate(ServiceError):
     """The search met no network inside the limits; carries the nearest misses."""
 

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.db.models import Checkpoint, Dataset, JobKind
-from service.errors import DatasetInvalid
-from service.ids import IdKind, format_id
+from service.db.models import Checkpoint, Dataset, JobKind, Supernet
+from service.errors import DatasetInvalid, SupernetUnavailable
+from service.ids import IdKind, format_id, parse_id
 from service.jobs.transitions import lock_owned
 from service.jobs.values import Claim, Lost
 from service.store import ArtifactStore, BlobCorrupt, BlobError
+from service.supernets.info import SupernetInfo
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
 from workers.protocol import DATASET_INPUT, BlobRef, Resume, Start
@@ -37,7 +38,7 @@ class Prepared:
 
 
 def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Prepared | Lost:
-    """Fetch checkpoint and dataset, and say what the trainer has to do.
+    """Fetch checkpoint, dataset and what is taken over, and say what the trainer has to do.
 
     Raises:
         service.errors.ServiceError: something that the job cannot do without cannot be had.
@@ -50,6 +51,10 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
     dataset = keeper.write(lambda session: _dataset(session, claim))
     if isinstance(dataset, Lost):
         return dataset
+    warm = keeper.write(lambda session: _warm_start(session, claim))
+    if isinstance(warm, Lost):
+        return warm
+    blobs = dirs.cache / "blobs"
     start = Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
         fence=claim.fence,
@@ -63,7 +68,8 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         checkpoint_s=settings.checkpoint_s,
         lease_s=settings.lease_s,
         dataset=dataset.to_json() if dataset else {},
-        inputs=_inputs(context.store, dirs.cache / "blobs", dataset),
+        inputs=[*_dataset_input(context.store, blobs, dataset), *_warm_inputs(context.store, blobs, warm)],
+        adopted=dict(warm.outputs) if warm else {},
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
         resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
     )
@@ -116,15 +122,41 @@ def _dataset(session: Session, claim: Claim) -> DatasetInfo | None:
     return DatasetInfo.from_row(session.get_one(Dataset, claim.dataset_id))
 
 
-def _inputs(store: ArtifactStore, blobs: Path, dataset: DatasetInfo | None) -> list[BlobRef]:
+def _warm_start(session: Session, claim: Claim) -> SupernetInfo | None:
+    asked = claim.spec.get("warm_start")
+    if asked is None:
+        return None
+    row = session.get(Supernet, parse_id(IdKind.SUPERNET, asked["supernet"]))
+    if row is None:
+        detail = f"Supernet {asked['supernet']} was deleted with the job that trained it; train one again."
+        raise SupernetUnavailable(detail)
+    return SupernetInfo.from_row(row)
+
+
+def _dataset_input(store: ArtifactStore, blobs: Path, dataset: DatasetInfo | None) -> list[BlobRef]:
     if dataset is None or dataset.id is None:
         return []
-    path = blobs / dataset.digest
+    try:
+        return [_cached(store, blobs, DATASET_INPUT, dataset.digest)]
+    except BlobError as error:
+        detail = f"The stored data of dataset {dataset.reference} is missing or damaged; import it again."
+        raise DatasetInvalid(detail) from error
+
+
+def _warm_inputs(store: ArtifactStore, blobs: Path, warm: SupernetInfo | None) -> list[BlobRef]:
+    if warm is None:
+        return []
+    try:
+        return [_cached(store, blobs, name, sha256) for name, sha256 in sorted(warm.files.items())]
+    except BlobError as error:
+        detail = f"The stored files of supernet {warm.reference} are missing or damaged; train it again."
+        raise SupernetUnavailable(detail) from error
+
+
+def _cached(store: ArtifactStore, blobs: Path, name: str, sha256: str) -> BlobRef:
+    """A blob on local disk, fetched when no job of this host has needed it before."""
+    path = blobs / sha256
     if not path.exists():
         blobs.mkdir(parents=True, exist_ok=True)
-        try:
-            store.fetch(dataset.digest, path)
-        except BlobError as error:
-            detail = f"The stored data of dataset {dataset.reference} is missing or damaged; import it again."
-            raise DatasetInvalid(detail) from error
-    return [BlobRef(name=DATASET_INPUT, path=str(path), sha256=dataset.digest)]
+        store.fetch(sha256, path)
+    return BlobRef(name=name, path=str(path), sha256=sha256)

@@ -79,6 +79,7 @@ class Start(_Message):
     lease_s: float
     dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
     inputs: list[BlobRef] = []
+    adopted: dict[str, Json] = {}  # outputs of stages that are not run, since their files are among the inputs
     import_root: str | None = None
     resume: Resume | None = None
 

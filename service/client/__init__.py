@@ -14,7 +14,7 @@ creating request carries an idempotency key, streams go on after the last event 
 
 from service.client.client import Client
 from service.client.errors import ApiError, ClientError, DigestMismatch, NoServer, Unreachable
-from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Problem, ProblemItem, Space
+from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Problem, ProblemItem, Space, Supernet
 
 __all__ = [
     "ApiError",
@@ -31,5 +31,6 @@ __all__ = [
     "Problem",
     "ProblemItem",
     "Space",
+    "Supernet",
     "Unreachable",
 ]

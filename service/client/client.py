@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from service.client import download, events
-from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space
+from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space, Supernet
 from service.client.transport import Transport, segment
 
 Json = dict[str, Any]
@@ -133,6 +133,10 @@ class Client:
     def spaces(self) -> list[Space]:
         """The named search spaces."""
         return self._list("/spaces", Space, None)
+
+    def supernets(self) -> list[Supernet]:
+        """Supernets that searches have trained, the newest first."""
+        return self._list("/supernets", Supernet, None)
 
     def _list(self, path: str, record: type[R], limit: int | None, **params: Any) -> list[R]:
         """Items of a paged list, in order, at most ``limit``."""

@@ -142,6 +142,16 @@ class Space(Record):
     costs: Json
 
 
+class Supernet(Record):
+    """Shared weights of a space that ``job`` has trained; another search can take them over by ``id``."""
+
+    id: str
+    job: str
+    method: str
+    digest: str
+    space: Json
+
+
 class Page(BaseModel, Generic[T]):
     """Part of a list. ``next`` is the cursor of the following part when ``has_more``."""
 

@@ -17,6 +17,8 @@ from service.jobs.schemas import Notice
 from service.jobs.spec import SearchSpec
 from service.jobs.values import NewJob
 from service.searches.schemas import Feasibility, ReachableCost, SearchPreview
+from service.supernets.info import SupernetInfo
+from service.supernets.service import find_supernet
 
 
 async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> Job:
@@ -27,7 +29,7 @@ async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> 
     """
     dataset = await find_dataset(session, owner, asked.dataset.id)
     # Limits are decided exactly, which may take seconds of processor time.
-    resolved = await asyncio.to_thread(resolve_search, asked, dataset)
+    resolved = await asyncio.to_thread(resolve_search, asked, dataset, await _warm_start(session, owner, asked))
     request = _new_job(owner, resolved, dataset)
     job = await session.run_sync(transitions.enqueue, request)
     job.warnings = [warning.to_json() for warning in resolved.warnings]
@@ -38,7 +40,11 @@ async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> 
 async def preview_search(session: AsyncSession, owner: str, asked: SearchSpec) -> SearchPreview:
     """What :func:`start_search` would start; refuses what that would refuse."""
     dataset = await find_dataset(session, owner, asked.dataset.id)
-    return await asyncio.to_thread(_preview, asked, dataset)
+    return await asyncio.to_thread(_preview, asked, dataset, await _warm_start(session, owner, asked))
+
+
+async def _warm_start(session: AsyncSession, owner: str, asked: SearchSpec) -> SupernetInfo | None:
+    return await find_supernet(session, owner, asked.warm_start.supernet) if asked.warm_start else None
 
 
 def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
@@ -58,8 +64,8 @@ def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
     )
 
 
-def _preview(asked: SearchSpec, dataset: DatasetInfo) -> SearchPreview:
-    resolved = resolve_search(asked, dataset)
+def _preview(asked: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None) -> SearchPreview:
+    resolved = resolve_search(asked, dataset, warm)
     windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
     members = FeasibleSet(resolved.space, windows, resolved.num_classes).count
     return SearchPreview(

@@ -255,3 +255,52 @@ def test_a_wrong_key_is_refused(stack: Embedded) -> None:
 def _genes(document: dict[str, Any]) -> dict[str, Any]:
     genes = {"schema_version", *Architecture.__slots__}
     return {key: value for key, value in document.items() if key in genes}
+
+
+# --- searching on ----------------------------------------------------------------------------------------------------
+
+
+def test_another_search_takes_the_supernet_over_and_scores_alike(client: Client, finished: Finished) -> None:
+    [supernet] = [supernet for supernet in client.supernets() if supernet.job == finished.job.id]
+    before = client.candidates(finished.job.id)[:3]
+    genes = ("embed_dim", "depth", "num_heads", "mlp_ratio")
+    documents = [client.architecture(candidate.id) for candidate in before]
+    listed = [{gene: document[gene] for gene in genes} for document in documents]
+    job = client.search(
+        {
+            "method": "masktas",
+            "dataset": "digits",
+            "warm_start": supernet.id,
+            "search": {"algorithm": "listed", "architectures": listed},
+            "retrain": {"mode": "none"},
+            "seed": finished.job.spec["seed"],
+        }
+    )
+    events = list(client.follow(job.id))
+    job = client.job(job.id)
+    assert job.status == "succeeded", job.error
+    assert [candidate.score for candidate in client.candidates(job.id)] == [candidate.score for candidate in before]
+    assert not [event for event in events if event.type == "metric"]  # nothing was trained
+    assert job.result is not None
+    assert finished.job.result is not None
+    assert job.result["digests"] == finished.job.result["digests"]
+    assert job.spec["supernet"] == finished.job.spec["supernet"]
+    assert client.validate(job.spec)["spec"] == job.spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"warm_start": "sn_00000000000000000000000000000000"}, "/warm_start/supernet"),
+        ({"space": "masktas-tiny"}, "/space"),
+        ({"supernet": {"epochs": 3}}, "/supernet"),
+    ],
+)
+def test_what_contradicts_the_supernet_is_refused(
+    client: Client, finished: Finished, changes: dict[str, Any], pointer: str
+) -> None:
+    [supernet] = [supernet for supernet in client.supernets() if supernet.job == finished.job.id]
+    with pytest.raises(ApiError) as caught:
+        client.validate({"method": "masktas", "dataset": "digits", "warm_start": supernet.id, **changes})
+    assert caught.value.problem.status == 422
+    assert [item.pointer for item in caught.value.problem.errors] == [pointer]

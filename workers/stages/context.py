@@ -143,6 +143,11 @@ class Context:
         """Let a file be part of no further checkpoint; nothing happens when it is in none."""
         self._files.pop(name, None)
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every file that is being kept, by name."""
+        return {name: written.sha256 for name, written in sorted(self._files.items())}
+
     def file(self, name: str) -> WrittenFile | None:
         """A file that is being kept, or that the checkpoint brought."""
         return self._files.get(name)

@@ -44,6 +44,8 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
         ),
         "search": evaluations * val * _measuring_macs(ctx),
     }
+    for stage in ctx.start.adopted:
+        work[stage] = 0.0
     if ctx.classes:
         work["retrain"] = spec.retrain.top_k * _images(spec.retrain, train) * _TRAINING * macs(typical)
     return work

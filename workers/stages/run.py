@@ -76,7 +76,7 @@ def _run_stages(ctx: SearchContext, stages: Sequence[Stage]) -> None:
             ctx.estimator = Estimator(planned_work(ctx))
         ctx.enter(stage.name)
         try:
-            outputs = stage.run(ctx)
+            outputs = ctx.take_over() if stage.name in ctx.start.adopted else stage.run(ctx)
         except BudgetReached:
             raise BudgetExhausted(
                 f"The job's time was up in stage {stage.name}, before it had anything to show; "

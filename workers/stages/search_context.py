@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from service.jobs.spec import SearchSpec
 from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
 from workers.protocol import DATASET_INPUT, Start
-from workers.stages.context import Context
+from workers.stages.context import Context, Json
+from workers.training.files import describe_file
 
 
 class SearchContext(Context):
@@ -58,6 +60,14 @@ class SearchContext(Context):
             threads=self.start.threads,
         )
         return open_dataset(request, Path(self.start.cache_dir) / "pixels", poll=self.poll)
+
+    def take_over(self) -> Json:
+        """Outputs of a stage that an earlier job has run, whose files are then kept as if this one had written them."""
+        for blob in self.start.inputs:
+            if blob.name != DATASET_INPUT and self.file(blob.name) is None:
+                shutil.copyfile(blob.path, self.path(blob.name))
+                self.keep(describe_file(self.path(blob.name)))
+        return self.start.adopted[self.stage]
 
     def costs(self, arch: Architecture) -> dict[str, float]:
         """Costs of an architecture as it would be deployed, by metric name."""

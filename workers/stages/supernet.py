@@ -74,12 +74,17 @@ class SupernetStage:
             ctx.keep(write_tensors(ctx.path(PROJECTOR_FILE), objective.projector.state_dict(), {}))
         if objective.decoder is not None:
             ctx.keep(write_tensors(ctx.path(DECODER_FILE), objective.decoder.state_dict(), {}))
+        outputs: Json = {"digest": written.sha256, "metrics": metrics}
         info = {
             "method": ctx.spec.method,
             "space": ctx.space.to_json(),
             "dataset": ctx.start.dataset["digest"],
             "metrics": metrics,
+            # What another search needs to take this supernet over (service.supernets.info).
+            "files": ctx.digests,
+            "outputs": {TeacherStage.name: ctx.outputs[TeacherStage.name], self.name: outputs},
+            "spec": ctx.spec.model_dump(mode="json", include={"teacher", "supernet"}),
         }
         name = f"{ctx.space.name} on {ctx.start.dataset['name']}"
         ctx.announce(Resource(kind="supernet", name=name, file=SUPERNET_FILE, info=info))
-        return {"digest": written.sha256, "metrics": metrics}
+        return outputs

@@ -15,7 +15,9 @@ from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
 from service.jobs.resolve.teachers import check_teacher, resolve_pretrain, teacher_architecture
-from service.jobs.spec import SearchSpec
+from service.jobs.resolve.warm_start import take_over
+from service.jobs.spec import SearchSpec, SupernetSpec, TeacherSpec
+from service.supernets.info import SupernetInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +31,32 @@ class Resolved:
     warnings: tuple[ErrorItem, ...]
 
 
-def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
+def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None = None) -> Resolved:
     """Fill every open field of a search.
+
+    Args:
+        spec: as it was asked for.
+        dataset: that it names.
+        warm: the supernet of its ``warm_start``.
 
     Raises:
         ValidationFailed: fields that contradict the dataset, the space or each other.
         ConstraintUnsatisfiable: limits that no network of the space meets; carries the reachable ranges.
     """
     mode = retrain_mode(spec, dataset)
-    space = resolve_space(spec.space, dataset)
-    num_classes = len(dataset.classes) if mode != "none" else 0
     warnings: list[ErrorItem] = []
     train_images = _train_images(spec, dataset)
-    largest = space.largest()
-    supernet = resolve_masked(spec.supernet, largest, train_images, "/supernet", warnings)
-    pretrain = resolve_pretrain(spec.teacher.pretrain, largest, train_images, supernet.mask_ratio, warnings)
-    check_teacher(pretrain, space)
-    retrain = resolve_retrain(spec.retrain, mode, largest, train_images, warnings)
-    teacher_width = teacher_architecture(pretrain, space).embed_dim
+    if warm is None:
+        space = resolve_space(spec.space, dataset)
+        supernet = resolve_masked(spec.supernet, space.largest(), train_images, "/supernet", warnings)
+        teacher = _resolve_teacher(spec, space, train_images, supernet, warnings)
+    else:
+        space, teacher, supernet = take_over(spec, warm, dataset)
+    num_classes = len(dataset.classes) if mode != "none" else 0
+    retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
+    teacher_width = teacher_architecture(teacher.pretrain, space).embed_dim
     val_images = _val_images(spec, dataset)
-    search = resolve_evaluation(spec.search, supernet, largest, teacher_width, val_images, warnings)
+    search = resolve_evaluation(spec.search, supernet, space.largest(), teacher_width, val_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
     search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes)
@@ -56,7 +64,7 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
         update={
             "name": spec.name or f"{spec.method} on {dataset.name}",
             "dataset": spec.dataset.model_copy(update={"id": dataset.reference}),
-            "teacher": spec.teacher.model_copy(update={"pretrain": pretrain}),
+            "teacher": teacher,
             "space": space_spec(space),
             "supernet": supernet,
             "search": search,
@@ -71,6 +79,14 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo) -> Resolved:
         reachable=reachable,
         warnings=tuple(warnings),
     )
+
+
+def _resolve_teacher(
+    spec: SearchSpec, space: Space, train_images: int, supernet: SupernetSpec, warnings: list[ErrorItem]
+) -> TeacherSpec:
+    pretrain = resolve_pretrain(spec.teacher.pretrain, space.largest(), train_images, supernet.mask_ratio, warnings)
+    check_teacher(pretrain, space)
+    return spec.teacher.model_copy(update={"pretrain": pretrain})
 
 
 def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:

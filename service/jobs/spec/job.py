@@ -40,6 +40,14 @@ class RetrySpec(Spec):
     max_failures: int = Field(3, ge=1, le=100)
 
 
+class WarmStartSpec(Spec):
+    """What a search takes over instead of training it."""
+
+    supernet: str = Field(
+        min_length=1, max_length=100, description="Id of a supernet, `sn_...`, whose teacher comes with it."
+    )
+
+
 class SearchSpec(Spec):
     """A search job."""
 
@@ -48,6 +56,9 @@ class SearchSpec(Spec):
     dataset: Annotated[DatasetRef, short_form("id", DatasetRef)]
     teacher: TeacherSpec = Field(default_factory=lambda: TeacherSpec())
     space: Annotated[SpaceSpec, short_form("preset", SpaceSpec)] = Field(default_factory=lambda: SpaceSpec())
+    warm_start: Annotated[WarmStartSpec, short_form("supernet", WarmStartSpec)] | None = Field(
+        None, description="Search a supernet that an earlier job trained; space, teacher and supernet follow from it."
+    )
     constraints: list[ConstraintSpec] = Field(default_factory=list, max_length=16)
     objectives: list[ObjectiveSpec] = Field(
         default_factory=lambda: [

@@ -1,0 +1,43 @@
+"""What a search needs to know of a supernet that it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from search.space import Space
+from service.db.models import Supernet
+from service.ids import IdKind, format_id
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupernetInfo:
+    """The facts of one trained supernet.
+
+    Attributes:
+        reference: its public id.
+        space: whose members are its slices.
+        spec: the parts ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
+        files: digests of everything that the search reads (supernet, teacher, projector, ...) by file name.
+        outputs: of the stages of these names.
+    """
+
+    reference: str
+    space: Space
+    spec: Mapping[str, Json]
+    files: Mapping[str, str]
+    outputs: Mapping[str, Json]
+
+    @classmethod
+    def from_row(cls, row: Supernet) -> Self:
+        """Read a row, as the stage that trained it has written it."""
+        return cls(
+            reference=format_id(IdKind.SUPERNET, row.id),
+            space=Space.from_json(row.space),
+            spec=row.info["spec"],
+            files=row.info["files"],
+            outputs=row.info["outputs"],
+        )
