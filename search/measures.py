@@ -25,5 +25,11 @@ class Control(StrEnum):
     RANDOM = "random"  # a number drawn for each genotype
 
 
+FUSED = "fused"
+"""Name of the score that fuses several measures by their ranks (``search.fusion``)."""
+
+REFERENCE_NETWORKS = 64
+"""Networks of the random first generation, at most, among which measures are ranked to be fused."""
+
 JUDGED_NETWORKS = 32
 """Networks of the random first generation on which the report judges how well each measure ranks."""

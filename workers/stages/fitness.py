@@ -1,12 +1,13 @@
-"""The score that a search follows: one of the measures of a candidate, or a control that needs no network."""
+"""The score that a search follows: a measure of the candidate, several fused, or a control that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from models.architecture import Architecture
-from search.measures import Control
+from search.fusion import LogRankFusion
+from search.measures import FUSED, REFERENCE_NETWORKS, Control
 from service.jobs.resolve import measure_plan
 from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.stages.search_context import SearchContext
@@ -31,6 +32,8 @@ class Fitness:
         assert spec.metric is not None, "filled by service.jobs.resolve"
         self._ctx = ctx
         self._metric: str = spec.metric
+        self._fused = tuple(spec.fusion or ())
+        self._fusion: LogRankFusion | None = None
         self._plan = measure_plan(spec, ctx.spec.supernet)
         images = ctx.dataset.val.first(spec.evaluation.images)
         parts = TrainedParts(supernet=load_supernet(ctx), projector=load_projector(ctx), decoder=load_decoder(ctx))
@@ -40,6 +43,14 @@ class Fitness:
         self.images = len(images)
         self.visible_patches = self._scorer.visible_patches
 
+    def refer_to(self, first: Sequence[Measures]) -> None:
+        """Fix the networks among which measures are ranked: those of the random first generation, in its order.
+
+        Must come before the first score, and is the same in each attempt, so that a score never changes.
+        """
+        if self._metric == FUSED:
+            self._fusion = LogRankFusion(self._fused, first[:REFERENCE_NETWORKS])
+
     def measure(self, arch: Architecture, *, judged: bool, poll: Callable[[], None]) -> Measures:
         """Measures of a candidate by name: all of them when the report is to judge them by this one."""
         return self._scorer.score(arch, self._plan.judged if judged else self._plan.every, poll)
@@ -48,6 +59,9 @@ class Fitness:
         """What the search maximises; None when it is no finite number."""
         if self._metric in set(Control):
             return control(self._ctx, Control(self._metric), arch)
+        if self._metric == FUSED:
+            assert self._fusion is not None, "refer_to comes before the first score"
+            return self._fusion.score(measures)
         return measures[self._metric]
 
 

@@ -103,9 +103,15 @@ class _Run:
                         poll=lambda: self._ctx.safe_point(self._save),
                     )
                 self._report(proposal.n, part)
+            self._fitness.refer_to(self._first_measures())
             algorithm.tell([self._score(proposal.genotype) for proposal in proposals])
             if part == 0:
                 self._tell_supervisor()
+
+    def _first_measures(self) -> list[Measures]:
+        """Of the search's first generation, which is complete when anything is scored."""
+        told = [c.proposal for c in self._main.candidates if c.proposal.generation == 0]
+        return [self._known[proposal.genotype] for proposal in told or self._main.ask()]
 
     def _score(self, genotype: Genotype) -> float | None:
         return self._fitness.score(self._ctx.space.decode(genotype), self._known[genotype])

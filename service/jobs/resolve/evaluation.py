@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.architecture import Architecture, count_visible
-from search.measures import Control, Measure
+from search.measures import FUSED, Control, Measure
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import check_mask
 from service.jobs.spec import EvaluationSpec, SearchPart, SupernetSpec
@@ -67,7 +67,7 @@ def resolve_evaluation(
     val_images: int,
     warnings: list[ErrorItem],
 ) -> SearchPart:
-    """Fill metric, companions, mask and temperature.
+    """Fill metric, fusion, companions, mask and temperature.
 
     Args:
         asked: the search part of a spec.
@@ -81,26 +81,42 @@ def resolve_evaluation(
         ValidationFailed: a measure that such a supernet cannot have, a mask that leaves too little, or a teacher's
             side that exceeds :data:`MAX_CACHE_BYTES`.
     """
-    available = available_measures(supernet)
-    default = Measure.CONSISTENCY if Measure.CONSISTENCY in available else Measure.CONSISTENCY_BARE
-    part = asked.model_copy(update={"metric": asked.metric or default.value})
-    companions = part.evaluation.companions
-    named = {"/search/metric": _followed(part)}
-    if isinstance(companions, list):
-        named |= {f"/search/evaluation/companions/{i}": [name] for i, name in enumerate(companions)}
-    _check_available(named, supernet)
-    if companions is None:
-        is_control = part.metric in set(Control)  # needs no network, so a companion would be all that it costs
-        companions = [] if is_control else [m.value for m in _CHEAP if m in available and m.value != part.metric]
+    part = _fill_metric(asked, supernet)
     evaluation = part.evaluation
     ratio = supernet.mask_ratio if evaluation.mask_ratio is None else evaluation.mask_ratio
     assert ratio is not None, "resolve_masked fills the supernet's"
     check_mask(ratio, student.num_patches, "/search/evaluation/mask_ratio")
     temperature = evaluation.temperature or (1.0 if evaluation.standardise else 0.1)
-    filled = {"companions": companions, "mask_ratio": ratio, "temperature": temperature}
+    filled = {"companions": _companions(part, supernet), "mask_ratio": ratio, "temperature": temperature}
     part = part.model_copy(update={"evaluation": evaluation.model_copy(update=filled)})
     size = _CacheSize(count_visible(student.num_patches, ratio), teacher_width, measure_plan(part, supernet).judged)
     return _fit_into_memory(part, size, val_images, warnings)
+
+
+def _fill_metric(asked: SearchPart, supernet: SupernetSpec) -> SearchPart:
+    available = available_measures(supernet)
+    usual = Measure.CONSISTENCY if Measure.CONSISTENCY in available else Measure.CONSISTENCY_BARE
+    part = asked.model_copy(update={"metric": asked.metric or usual.value})
+    if asked.fusion is None and (part.metric == FUSED or Measure.RECONSTRUCTION in available):
+        part = part.model_copy(update={"fusion": [usual.value, Measure.RECONSTRUCTION.value]})
+    named: dict[str, list[str]] = {}
+    if part.metric != FUSED or asked.fusion is None:
+        named["/search/metric"] = _followed(part)
+    lists = {"fusion": asked.fusion, "evaluation/companions": asked.evaluation.companions}
+    for field, names in lists.items():
+        if isinstance(names, list):
+            named |= {f"/search/{field}/{i}": [name] for i, name in enumerate(names)}
+    _check_available(named, supernet)
+    return part
+
+
+def _companions(part: SearchPart, supernet: SupernetSpec) -> bool | list[str]:
+    asked = part.evaluation.companions
+    if asked is None and part.metric in set(Control):
+        return []  # a control needs no network, so that companions would be all it costs
+    if asked is None:
+        return [m.value for m in available_measures(supernet) if m in _CHEAP and m not in _followed(part)]
+    return asked if isinstance(asked, bool) else list(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +160,8 @@ def _fit_into_memory(part: SearchPart, size: _CacheSize, val_images: int, warnin
 
 def _followed(part: SearchPart) -> list[str]:
     """The measures that the metric is made of; none of a control."""
+    if part.metric == FUSED:
+        return list(part.fusion or ())
     return [part.metric] if part.metric in set(Measure) else []
 
 

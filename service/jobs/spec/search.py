@@ -11,8 +11,8 @@ from service.jobs.spec.base import Spec, short_form
 MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feature"]
 """Label-free measures of a subnet; :class:`search.measures.Measure` says what they are."""
 
-MetricName = Literal[MeasureName, "params", "width", "random"]
-"""What a search may follow: a measure, or a control (:class:`search.measures.Control`)."""
+MetricName = Literal[MeasureName, "fused", "params", "width", "random"]
+"""What a search may follow: a measure, several fused by ranks, or a control (:class:`search.measures.Control`)."""
 
 DepthShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -84,7 +84,14 @@ class SearchPart(Spec):
     metric: MetricName | None = Field(
         None,
         description="What the search follows. Default: consistency, without distillation consistency_bare. "
-        "`params`, `width` and `random` are controls.",
+        "`fused` sums the logarithms of ranks; `params`, `width` and `random` are controls.",
+    )
+    fusion: list[MeasureName] | None = Field(
+        None,
+        min_length=2,
+        max_length=4,
+        description="What `fused` is made of. Default: consistency (of bare tokens without distillation) and "
+        "reconstruction, if there is one.",
     )
     population: int = Field(50, ge=2, le=10_000)
     generations: int = Field(20, ge=1, le=100_000)
@@ -107,6 +114,8 @@ class SearchPart(Spec):
             raise ValueError("architectures are given with algorithm listed, and only with it")
         if self.architectures is not None and len(self.architectures) > self.max_evaluations:
             raise ValueError(f"{len(self.architectures)} architectures exceed max_evaluations {self.max_evaluations}")
+        if self.fusion is not None and len(set(self.fusion)) < len(self.fusion):
+            raise ValueError("fusion: each measure once")
         if self.mutation_share + self.crossover_share > 1:
             raise ValueError("mutation_share + crossover_share must not exceed 1")
         return self

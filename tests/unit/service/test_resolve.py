@@ -255,6 +255,14 @@ def test_without_distillation_the_metric_compares_bare_tokens() -> None:
     ("fields", "pointers"),
     [
         (
+            {"supernet": {"reconstruction": False}, "search": {"metric": "fused"}},
+            ["/search/metric", "/supernet/reconstruction"],
+        ),
+        (
+            {"supernet": {"distillation": False}, "search": {"fusion": ["consistency_bare", "feature"]}},
+            ["/search/fusion/1", "/supernet/distillation"],
+        ),
+        (
             {"supernet": {"reconstruction": False}, "search": {"metric": "reconstruction"}},
             ["/search/metric", "/supernet/reconstruction"],
         ),
@@ -276,6 +284,17 @@ def test_measures_that_the_training_does_not_leave_are_refused(fields: dict[str,
     error = refusal(**fields)
     assert [item.pointer for item in error.errors] == pointers
     assert "consistency_bare" in error.errors[0].allowed
+
+
+def test_fused_is_made_of_consistency_and_reconstruction() -> None:
+    assert resolve().spec.search.fusion == ["consistency", "reconstruction"]
+    bare = resolve(supernet={"distillation": False}, search={"metric": "fused"}).spec.search
+    assert (bare.metric, bare.fusion) == ("fused", ["consistency_bare", "reconstruction"])
+    assert resolve(supernet={"reconstruction": False}).spec.search.fusion is None
+    named = resolve(search={"metric": "fused", "fusion": ["feature", "consistency"]}).spec.search
+    assert named.fusion == ["feature", "consistency"]
+    with pytest.raises(ValidationError, match="each measure once"):
+        resolve(search={"fusion": ["feature", "feature"]})
 
 
 def test_scores_are_taken_under_the_masks_of_the_training_unless_asked_otherwise() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from search.fusion import LogRankFusion
 from tests.stage_runs import TINY, merged, search_start
-from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
+from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until, search_to_export
 from workers.protocol import CandidateRow, Candidates
 
 EVERY = {"consistency", "consistency_bare", "reconstruction", "feature"}
@@ -67,6 +68,22 @@ def test_random_control_is_a_number_of_the_genotype(usual: StoppingChannel, tmp_
     assert len(common) > 3
     assert all(row.score == scores[tuple(row.genotype)] for row in common)
     assert len(set(scores.values())) == len(scores)
+
+
+def test_fused_score_ranks_among_the_first_generation(tmp_path: Path) -> None:
+    found = rows(search(tmp_path, metric="fused", fusion=["reconstruction", "feature"]))
+    fusion = LogRankFusion(("reconstruction", "feature"), [row.scores for row in found if row.generation == 0])
+    assert [row.score for row in found] == [fusion.score(row.scores) for row in found]
+    assert all(row.score == row.scores["fused"] for row in found)
+    assert len({row.score for row in found}) > 6
+
+
+@pytest.mark.usefixtures("every_progress")
+@pytest.mark.parametrize("stops", [[StopAt("search", 0.01), StopAt("search", 0.1)], [StopAt("search", 0.4)]])
+def test_interrupted_fused_search_finds_the_same(stops: list[StopAt], tmp_path: Path) -> None:
+    changes = {"search": {**TINY["search"], "metric": "fused", "population": 4, "generations": 2}}
+    whole = search_to_export(tmp_path / "whole", changes=changes)
+    assert search_to_export(tmp_path / "parts", *stops, changes=changes) == whole
 
 
 def test_supernet_without_reconstruction_has_no_decoder_and_no_such_measure(tmp_path: Path) -> None:
