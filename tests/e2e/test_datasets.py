@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 from service.client import Client
 from service.embedded import Embedded
 from tests.e2e.commands import run
+from tests.stage_runs import TINY, merged
 from workers.data.digits import read_digits
 
 pytestmark = pytest.mark.e2e
@@ -63,6 +65,32 @@ def test_images_without_folders_become_an_unlabelled_dataset(
     )
     assert labels_needed.returncode == 2
     assert "/retrain/mode" in labels_needed.stderr
+
+
+def test_a_folder_without_labels_is_searched(
+    client: Client, write_images: Callable[[str, bool], None], tmp_path: Path
+) -> None:
+    """Teacher, supernet and search need none; what comes out is a backbone, of which nobody can say how accurate."""
+    write_images("unsorted", False)
+    dataset = client.import_dataset("unsorted digits", "unsorted")
+    assert dataset.job is not None
+    assert list(client.follow(dataset.job))[-1].type == "end"
+    body = merged(TINY, {"dataset": dataset.id, "constraints": [{"metric": "params_m", "max": 0.012}]})
+    job = client.search({name: part for name, part in body.items() if name != "retrain"})
+    events = list(client.follow(job.id))
+    job = client.job(job.id)
+    assert job.status == "succeeded", job.error
+    assert {event.data["stage"] for event in events if event.type == "metric"} == {"teacher", "supernet"}
+    assert job.result is not None
+    assert job.result["holdout"] is None
+    winner = client.winner(job.id)
+    assert winner is not None
+    assert winner.accuracy is None or winner.accuracy["val"] is None
+    files = [file for file in client.artifacts(job.id) if file.architecture == winner.id]
+    client.download_all(files, tmp_path / "winner")
+    document = json.loads((tmp_path / "winner" / "architecture.json").read_text())
+    assert (document["num_classes"], document["classes"]) == (0, [])
+    assert document["costs"]["params_m"] <= 0.012
 
 
 @pytest.mark.parametrize("path", ["no/such/folder", "../outside", "/etc"])

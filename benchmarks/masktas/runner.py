@@ -1,0 +1,139 @@
+"""Runs the study as jobs of the service, and keeps what they found in a file that outlives the machine.
+
+The file is the memory: an entry that it holds for the same body is not run again. Jobs that a stopped run has left
+behind are found by their name in the service's own folder, and are waited for instead of started anew.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from masktas.plan import Entry, Scale
+from service.client import Client, Job
+from service.embedded import Embedded
+from service.settings import Settings
+
+Json = dict[str, Any]
+
+SPLITS = {"toy": (300, 200, 200), "full": (10_000, 8_000, 10_000)}
+"""Images to train on, to rank on, and never looked at: the first two from CIFAR-10's training part, in its order."""
+
+_POLL_S = 5.0
+
+
+def write_images(source: Path, scale: Scale, target: Path) -> None:
+    """One Parquet file with official splits from ``cifar10-train.parquet`` and ``cifar10-test.parquet``."""
+    train, val, test = SPLITS[scale.name]
+    learnt, unseen = (pq.read_table(source / f"cifar10-{part}.parquet") for part in ("train", "test"))
+    parts = [learnt.slice(0, train), learnt.slice(train, val), unseen.cast(learnt.schema).slice(0, test)]
+    names = [name for name, part in zip(("train", "val", "test"), parts, strict=True) for _ in range(part.num_rows)]
+    table = pa.concat_tables(parts).append_column("split", pa.array(names))
+    pq.write_table(table.replace_schema_metadata(learnt.schema.metadata), target)
+
+
+class Memory:
+    """Results by entry, written after each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.entries: dict[str, Json] = json.loads(path.read_text())["entries"] if path.exists() else {}
+
+    def keep(self, name: str, found: Json) -> None:
+        """Add an entry."""
+        self.entries[name] = found
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        document = {"entries": dict(sorted(self.entries.items()))}
+        self._path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def run(scale: Scale, jobs: Sequence[Entry], images: Path, work: Path, memory: Memory) -> None:
+    """Run every entry that the memory does not hold, one at a time.
+
+    Args:
+        scale: of the study.
+        jobs: in order.
+        images: folder of CIFAR-10's Parquet files.
+        work: folder of the service; kept, so that an interrupted job goes on.
+        memory: where results go.
+    """
+    imports = work / "imports"
+    imports.mkdir(parents=True, exist_ok=True)
+    # Networks this small are faster on one thread than on two.
+    settings = Settings(_env_file=None, data_dir=work / "data", import_root=imports, port=0, trainer_threads=1)
+    with Embedded(settings) as stack, Client(stack.url, stack.api_key) as client:
+        dataset = _dataset(client, scale, images, imports)
+        made: dict[str, str] = {}
+        for entry in jobs:
+            if entry.name in memory.entries and not _is_needed(entry, jobs, memory):
+                continue
+            job = _finished(client, entry, dataset, made)
+            made |= {f"supernet/{entry.name}": net.id for net in client.supernets() if net.job == job.id}
+            memory.keep(entry.name, _found(client, entry, job))
+
+
+def _is_needed(entry: Entry, jobs: Sequence[Entry], memory: Memory) -> bool:
+    """Whether a job that has not run yet takes this one's supernet over."""
+    return entry.arm == "full" and any(
+        other.seed == entry.seed and other.name not in memory.entries and other.takes_over for other in jobs
+    )
+
+
+def _dataset(client: Client, scale: Scale, images: Path, imports: Path) -> str:
+    name = f"cifar10-{scale.name}"
+    for known in client.datasets():
+        if known.name == name and known.status == "ready":
+            return known.id
+    write_images(images, scale, imports / f"{name}.parquet")
+    started = client.import_dataset(name, f"{name}.parquet")
+    while (known := client.dataset(started.id)).status == "validating":
+        time.sleep(_POLL_S)
+    assert known.status == "ready", known.error
+    return known.id
+
+
+def _finished(client: Client, entry: Entry, dataset: str, made: dict[str, str]) -> Job:
+    body = entry.body(dataset, made)
+    known = [job for job in client.jobs(kind="search", limit=1000) if job.name == entry.name]
+    job = next((job for job in known if job.status not in ("failed", "cancelled")), None) or client.search(body)
+    print(f"{entry.name}: {job.id}", flush=True)
+    while not job.done:
+        time.sleep(_POLL_S)
+        job = client.job(job.id)
+    if job.status != "succeeded":
+        raise SystemExit(f"{entry.name} ended as {job.status}: {job.error}")
+    return job
+
+
+def _found(client: Client, entry: Entry, job: Job) -> Json:
+    assert job.result is not None
+    candidates = client.candidates(job.id)
+    kept = candidates if entry.keeps_candidates else [c for c in candidates if c.rank is not None]
+    return {
+        "arm": entry.arm,
+        "seed": entry.seed,
+        "commit": _commit(),
+        "spec": job.spec,
+        "result": {
+            name: job.result.get(name)
+            for name in ("best", "holdout", "scores", "evaluations", "digests", "timings", "images", "rank_correlation")
+        },
+        "candidates": [
+            {name: value for name, value in candidate.model_dump().items() if name in _KEPT} for candidate in kept
+        ],
+    }
+
+
+_KEPT = {"n", "genotype", "score", "scores", "costs", "rank", "accuracy"}
+
+
+def _commit() -> str:
+    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return told.stdout.strip()
