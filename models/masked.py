@@ -35,6 +35,11 @@ class PatchMask:
     ids_restore: Tensor
     hidden: Tensor
 
+    @property
+    def ids_hidden(self) -> Tensor:
+        """int64 (B, N - V), the hidden patches in the order in which ``ids_restore`` counts them."""
+        return self.ids_restore.argsort(dim=1)[:, self.ids_keep.shape[1] :]
+
     def to(self, device: torch.device | str) -> PatchMask:
         """The same mask on another device."""
         return PatchMask(self.ids_keep.to(device), self.ids_restore.to(device), self.hidden.to(device))
@@ -52,6 +57,12 @@ def visible_patches(num_patches: int, mask_ratio: float) -> int:
             f"mask ratio {mask_ratio} leaves {keep} of {num_patches} patches visible, allowed is 1 to {num_patches - 1}"
         )
     return keep
+
+
+def pick_patches(t_BTd: Tensor, ids_BM: Tensor) -> Tensor:
+    """The class token and some patches (B, 1 + M, d) of tokens that begin with it, in the order of the ids."""
+    ids = ids_BM.unsqueeze(-1).expand(-1, -1, t_BTd.shape[-1])
+    return torch.cat((t_BTd[:, :1], t_BTd[:, 1:].gather(1, ids)), dim=1)
 
 
 def random_masking(batch: int, num_patches: int, keep: int, generator: torch.Generator) -> PatchMask:
@@ -142,6 +153,18 @@ class MaskedDecoder(nn.Module):
         Raises:
             ValueError: when the ids do not fit the tokens or the decoder's grid.
         """
+        return self.pixels(self.tokens(t_BTd, ids_restore))
+
+    def pixels(self, t_BTe: Tensor) -> Tensor:
+        """Values (B, N, P) of all patches from what :meth:`tokens` gave."""
+        predicted: Tensor = self.predict(t_BTe)
+        return predicted[:, 1:]
+
+    def tokens(self, t_BTd: Tensor, ids_restore: Tensor) -> Tensor:
+        """Tokens (B, 1 + N, e) of all patches after the decoder's norm, class token first, patches in image order.
+
+        Arguments and errors as for :meth:`forward`.
+        """
         num_patches = self.positions_Te.shape[0] - 1
         if tuple(ids_restore.shape) != (t_BTd.shape[0], num_patches):
             found = tuple(ids_restore.shape)
@@ -152,8 +175,8 @@ class MaskedDecoder(nn.Module):
         shuffled_BNe = torch.cat((visible_BVe, hidden.to(t_BTe.dtype)), dim=1)
         patches_BNe = shuffled_BNe.gather(1, ids_restore.unsqueeze(-1).expand(-1, -1, shuffled_BNe.shape[-1]))
         t_BTe = torch.cat((t_BTe[:, :1], patches_BNe), dim=1) + self.positions_Te
-        predicted: Tensor = self.predict(self.norm(self.blocks(t_BTe)))
-        return predicted[:, 1:]
+        decoded: Tensor = self.norm(self.blocks(t_BTe))
+        return decoded
 
 
 def _block(config: DecoderConfig, norm_eps: float) -> Block:
@@ -203,14 +226,32 @@ def reconstruction_loss(
     Raises:
         ValueError: when the shapes do not fit or a patch has a single value, which has no variance.
     """
+    target_BNP = pixel_target(x_BCHW, patch_size, norm_targets=norm_targets)
+    return hidden_error(predicted_BNP, target_BNP, hidden_BN)
+
+
+def pixel_target(x_BCHW: Tensor, patch_size: int, *, norm_targets: bool = True) -> Tensor:
+    """What a decoder is to predict of images: the values of each patch (B, N, P), float32, normalised or as they are.
+
+    Raises:
+        ValueError: as for :func:`patchify`, and when a patch has a single value, which has no variance.
+    """
     target_BNP = patchify(x_BCHW, patch_size).float()
+    return _normalised(target_BNP) if norm_targets else target_BNP
+
+
+def hidden_error(predicted_BNP: Tensor, target_BNP: Tensor, hidden_BN: Tensor) -> Tensor:
+    """Mean squared error at the hidden patches of the whole batch, in float32; no gradient reaches the target.
+
+    Raises:
+        ValueError: when the shapes do not fit.
+    """
     if predicted_BNP.shape != target_BNP.shape or hidden_BN.shape != target_BNP.shape[:2]:
         raise ValueError(
             f"prediction {tuple(predicted_BNP.shape)} and mask {tuple(hidden_BN.shape)} do not fit "
             f"target {tuple(target_BNP.shape)}"
         )
-    if norm_targets:
-        target_BNP = _normalised(target_BNP)
+    target_BNP = target_BNP.detach().float()
     error_BN = (predicted_BNP.float() - target_BNP).square().mean(dim=-1)
     return (error_BN * hidden_BN).sum() / hidden_BN.sum()
 

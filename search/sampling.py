@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, groupby
 from operator import attrgetter
 
@@ -177,6 +177,28 @@ class FeasibleSet:
         first = self._lines[self._slab_starts[slab]]
         offset = (draw - self._slab_weights[slab]) // self._member_weight(first.depth)
         return self.member(self._below[self._slab_starts[slab]] + offset)
+
+    @cached_property
+    def extremes(self) -> tuple[Genotype, Genotype]:
+        """The members with the fewest and with the most parameters; of several, always the same one.
+
+        Raises:
+            ValueError: when the set is empty.
+        """
+        if not self.count:
+            raise ValueError(f"no member of space {self.space.name!r} meets the limits, so none is the largest")
+        # Costs grow with the sum of hidden widths, so on each line the ends of its interval are the extremes.
+        ends = [
+            self._genotype(
+                line.embed_dim,
+                self._heads.unrank(line.depth, line.heads, 0),
+                self._hidden[line.embed_dim].unrank(line.depth, hidden, 0),
+            )
+            for line in self._lines
+            for hidden in (line.hidden_start, line.hidden_stop - 1)
+        ]
+        by_size = sorted(ends, key=lambda genotype: (self.counts(genotype)[Metric.PARAMS_M], genotype))
+        return by_size[0], by_size[-1]
 
     def counts(self, genotype: Genotype) -> dict[Metric, int]:
         """Exact counts of all metrics for a member of the space, within the limits or not."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from models.architecture import Architecture
 from search.constraints import feasible_set
 from search.cost import macs
 from search.measures import Measure
@@ -18,6 +19,7 @@ from workers.stages.search_context import SearchContext
 
 _TRAINING = 3  # forward, and backward to inputs and to weights
 _DECODER_MLP_RATIO = 4
+_THREE_QUARTERS = 0.75
 
 
 def planned_work(ctx: SearchContext) -> dict[str, float]:
@@ -26,9 +28,6 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
     teacher = teacher_architecture(spec.teacher.pretrain, space)
     typical = space.centre()
     train, val = len(ctx.dataset.train), min(len(ctx.dataset.val), spec.search.evaluation.images)
-    visible = _visible_share(spec.supernet)
-    student = macs(typical) * visible
-    taught = macs(teacher) * visible if spec.supernet.distillation else 0.0
     feasible = feasible_set(space, ctx.constraints, len(ctx.classes)).count
     evaluations = planned_evaluations(spec.search, feasible) * (2 if spec.search.baseline == "random" else 1)
     own_masks = macs(teacher) * _visible_share(spec.teacher.pretrain)
@@ -37,11 +36,7 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
         "teacher": _images(spec.teacher.pretrain, train)
         * (_TRAINING * (own_masks + decoder) + _crop_macs(spec.teacher.pretrain, space)),
         "supernet": _images(spec.supernet, train)
-        * (
-            _TRAINING * (student + _decoder_macs(spec.supernet, teacher.num_patches))
-            + taught
-            + _crop_macs(spec.supernet, space)
-        ),
+        * (_TRAINING * _students_macs(ctx) + _teaching_macs(ctx, teacher) + _crop_macs(spec.supernet, space)),
         "search": evaluations * val * _measuring_macs(ctx),
     }
     for stage in ctx.start.adopted:
@@ -79,6 +74,33 @@ class Estimator:
         after = later[later.index(stage) + 1 :] if stage in self._work else []
         left = here * (1 - fraction) + sum(self._work[name] for name in after)
         return left * seconds / done
+
+
+def _students_macs(ctx: SearchContext) -> float:
+    """Forward passes of all students of a step, of one image."""
+    spec, space = ctx.spec.supernet, ctx.space
+    students = spec.students or 1
+    encoders = students * macs(space.centre())
+    if spec.sampling == "sandwich":
+        encoders += macs(space.largest()) + macs(space.smallest()) - 2 * macs(space.centre())
+    decodes = spec.reconstruction or (spec.distillation and spec.distill.positions != "visible")
+    decoders = students * _decoder_macs(spec, space.centre().num_patches) if decodes else 0.0
+    return encoders * _visible_share(spec) + decoders
+
+
+def _teaching_macs(ctx: SearchContext, teacher: Architecture) -> float:
+    """Forward passes of the teacher, of one image: one for all students."""
+    spec = ctx.spec.supernet
+    predicts = spec.recon_target != "pixels"
+    # Blocks beyond the one that is compared are not run, unless the teacher's decoder needs them.
+    compared = _THREE_QUARTERS if spec.distill.layer == "three_quarter" else 1.0
+    seen = 0.0
+    if predicts or (spec.distillation and spec.distill.positions != "masked"):
+        seen += _visible_share(spec) * (1.0 if predicts else compared)
+    if spec.distillation and spec.distill.positions != "visible":
+        seen += compared
+    decoder = _decoder_macs(ctx.spec.teacher.pretrain, teacher.num_patches) if predicts else 0.0
+    return seen * macs(teacher) + decoder
 
 
 def _measuring_macs(ctx: SearchContext) -> float:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from models.architecture import Architecture
+from models.distill import DistillConfig
 from search.fusion import LogRankFusion
 from search.measures import FUSED, REFERENCE_NETWORKS, Control
 from service.jobs.resolve import measure_plan
 from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.stages.search_context import SearchContext
-from workers.stages.supernet import load_decoder, load_projector, load_supernet
+from workers.stages.supernet import distill_config, load_decoder, load_projector, load_supernet
 from workers.stages.teacher import load_teacher
 from workers.training.streams import numpy_stream
 
@@ -89,6 +90,7 @@ def _settings(ctx: SearchContext) -> ScoringSettings:
         depths=tuple(evaluation.depths),
         temperature=evaluation.temperature,
         standardise=evaluation.standardise,
+        distill=distill_config(ctx.spec.supernet) if ctx.spec.supernet.distillation else DistillConfig(),
         norm_targets=ctx.spec.supernet.norm_targets,
         batch_size=evaluation.batch_size,
         seed=ctx.seed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from models.masked import DecoderConfig
-from models.teacher import FrozenTeacher
 from search.space import Space
 from service.jobs.spec import MaskedSpec
 from workers.stages.search_context import SearchContext
@@ -15,28 +14,18 @@ from workers.training.optimizer import build_adamw
 from workers.training.schedule import BatchOrder, WarmupCosine
 
 
-def masked_objective(
-    ctx: SearchContext,
-    spec: MaskedSpec,
-    space: Space,
-    stage: str,
-    *,
-    teacher: FrozenTeacher | None = None,
-    beta: float = 0.0,
-    reconstruction: bool = True,
-) -> MaskedDistillation:
-    """The objective of a stage, from its filled spec."""
+def masked_settings(ctx: SearchContext, spec: MaskedSpec, space: Space, stage: str) -> MaskedSettings:
+    """What teacher and supernet have in common, from a filled spec: a masked autoencoder without a teacher."""
     assert spec.mask_ratio is not None, "filled by service.jobs.resolve"
-    settings = MaskedSettings(
+    return MaskedSettings(
         space=space,
         mask_ratio=spec.mask_ratio,
-        decoder=decoder_config(spec) if reconstruction else None,
+        decoder=decoder_config(spec),
         norm_targets=spec.norm_targets,
-        beta=beta,
+        beta=0.0,
         seed=ctx.seed,
         stage=stage,
     )
-    return MaskedDistillation(settings, teacher, ctx.compute)
 
 
 def decoder_config(spec: MaskedSpec) -> DecoderConfig:

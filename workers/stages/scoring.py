@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architecture import Architecture
-from models.distill import FeatureProjector, distillation_target, feature_loss
+from models.distill import DistillConfig, FeatureProjector, distillation_target, feature_loss
 from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss, visible_patches
 from models.relations import block_at, consistency_score, log_relations
 from models.supernet import Supernet
@@ -57,6 +57,7 @@ class ScoringSettings:
         depths: shares of the blocks after which relations are compared, ascending.
         temperature: of the relations.
         standardise: give each row of relations mean 0 and variance 1.
+        distill: as in the supernet's training, for the features and the projected tokens.
         norm_targets: as in the supernet's training, for the reconstruction.
         batch_size: images at once.
         seed: of the run.
@@ -67,6 +68,7 @@ class ScoringSettings:
     depths: tuple[float, ...] = (1.0,)
     temperature: float = 1.0
     standardise: bool = True
+    distill: DistillConfig = field(default_factory=DistillConfig)
     norm_targets: bool = True
     batch_size: int
     seed: int
@@ -94,7 +96,7 @@ class _View:
     positions: Positions
     mask: PatchMask
     relations: dict[Measure, list[Tensor]]  # by depth (B, V, V - 1)
-    features: Tensor | None  # (B, 1 + V, D) after the last block
+    features: Tensor | None  # (B, 1 + V, D) after the block that distillation reads
 
 
 class MeasureScorer:
@@ -151,7 +153,8 @@ class MeasureScorer:
         """Sums over the images of a batch, float64, one of each measure."""
         parts, wanted = self._parts, set(measures)
         blocks = self._blocks(arch.depth)
-        after = _needed_blocks(blocks, arch.depth, wanted)
+        feature_block = block_at(self._settings.distill.layer.share, arch.depth)
+        after = _needed_blocks(blocks, feature_block, arch.depth, wanted)
         sums: dict[Measure, Tensor] = {}
         images = self._images.batch(view.positions).to(self._compute.device)
         with self._compute.forward():
@@ -168,7 +171,9 @@ class MeasureScorer:
                 sums[measure] = self._consistency([compared[b] for b in blocks], view.relations[measure])
         if Measure.FEATURE in wanted:
             assert view.features is not None, "kept for the measures that the scorer was made for"
-            sums[Measure.FEATURE] = -feature_loss(projected[arch.depth], view.features).double() * len(images)
+            sums[Measure.FEATURE] = -(
+                feature_loss(projected[feature_block], view.features, self._settings.distill).double() * len(images)
+            )
         return torch.stack([sums[measure] for measure in measures])
 
     def _consistency(self, student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
@@ -196,7 +201,8 @@ class MeasureScorer:
         settings, device = self._settings, self._compute.device
         patches, total = self._parts.supernet.largest.num_patches, len(self._images)
         blocks = self._blocks(teacher.depth)
-        after = _needed_blocks(blocks, teacher.depth, measures - {Measure.RECONSTRUCTION})
+        feature_block = block_at(settings.distill.layer.share, teacher.depth)
+        after = _needed_blocks(blocks, feature_block, teacher.depth, measures - {Measure.RECONSTRUCTION})
         for seed in range(settings.mask_seeds):
             path: tuple[PathPart, ...] = ("search", "mask", seed) if seed else ("search", "mask")
             drawn = random_masking(total, patches, self.visible_patches, torch_stream(settings.seed, *path))
@@ -206,11 +212,11 @@ class MeasureScorer:
                 tokens = self._teacher_tokens(teacher, positions, mask, after) if after else {}
                 relations: dict[Measure, list[Tensor]] = {}
                 if Measure.CONSISTENCY in measures:
-                    targets = [distillation_target(tokens[b]) for b in blocks]
+                    targets = [distillation_target(tokens[b], settings.distill.target_norm) for b in blocks]
                     relations[Measure.CONSISTENCY] = self._relations(targets)
                 if Measure.CONSISTENCY_BARE in measures:
                     relations[Measure.CONSISTENCY_BARE] = self._relations([tokens[b] for b in blocks])
-                features = tokens[teacher.depth] if Measure.FEATURE in measures else None
+                features = tokens[feature_block] if Measure.FEATURE in measures else None
                 yield _View(positions, mask, relations, features)
 
     def _teacher_tokens(
@@ -225,11 +231,15 @@ class MeasureScorer:
         return [log_relations(t, tau=settings.temperature, standardise=settings.standardise) for t in tokens]
 
 
-def _needed_blocks(blocks: Sequence[int], depth: int, measures: set[Measure]) -> list[int]:
+def _needed_blocks(blocks: Sequence[int], feature_block: int, depth: int, measures: set[Measure]) -> list[int]:
     """Blocks after which tokens are read, ascending."""
     relations = measures & {Measure.CONSISTENCY, Measure.CONSISTENCY_BARE}
-    losses = measures & {Measure.RECONSTRUCTION, Measure.FEATURE}
-    return sorted({*(blocks if relations else ()), *((depth,) if losses else ())})
+    needed = {*blocks} if relations else set()
+    if Measure.FEATURE in measures:
+        needed.add(feature_block)
+    if Measure.RECONSTRUCTION in measures:
+        needed.add(depth)
+    return sorted(needed)
 
 
 def _rows(mask: PatchMask, positions: Positions) -> PatchMask:

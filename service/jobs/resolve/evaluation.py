@@ -30,11 +30,23 @@ _NEEDS = {
 
 def available_measures(supernet: SupernetSpec) -> tuple[Measure, ...]:
     """Measures that subnets of such a supernet can have."""
-    trained = {
-        "distillation": supernet.distillation and supernet.beta > 0,
-        "reconstruction": supernet.reconstruction,
-    }
-    return tuple(measure for measure in Measure if measure not in _NEEDS or trained[_NEEDS[measure]])
+    return tuple(m for m in Measure if m not in _NEEDS or _obstacle(_NEEDS[m], supernet) is None)
+
+
+def _obstacle(part: str, supernet: SupernetSpec) -> tuple[str, object] | None:
+    """The field that keeps the weights of a part from being trained, and what it would have to be."""
+    if part == "reconstruction":
+        return None if supernet.reconstruction else (part, [True])
+    if not supernet.distillation:
+        return part, [True]
+    if not supernet.beta:
+        return "beta", "above 0"
+    # Both leave nothing that maps visible tokens to the teacher's.
+    if supernet.distill.loss == "relation":
+        return "distill/loss", ["smooth_l1", "l1", "l2"]
+    if supernet.distill.positions == "masked":
+        return "distill/positions", ["visible", "all"]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +183,10 @@ def _check_available(named: dict[str, list[str]], supernet: SupernetSpec) -> Non
     missing = [(pointer, name) for pointer, names in named.items() for name in names if name not in allowed]
     items: list[ErrorItem] = []
     for pointer, name in missing:
-        detail = f"{name} needs what supernet.{_NEEDS[Measure(name)]} trains, which is off"
+        detail = f"{name} needs what supernet.{_NEEDS[Measure(name)]} trains, which this one does not"
         items.append(ErrorItem(pointer, "measure_unavailable", detail, allowed))
     for part in dict.fromkeys(_NEEDS[Measure(name)] for _, name in missing):
-        without_weight = part == "distillation" and supernet.distillation
-        field, wanted = ("beta", "above 0") if without_weight else (part, [True])
+        field, wanted = _obstacle(part, supernet) or (part, [True])
         names = ", ".join(dict.fromkeys(name for _, name in missing if _NEEDS[Measure(name)] == part))
         items.append(ErrorItem(f"/supernet/{field}", "measure_unavailable", f"needed for {names}", wanted))
     if items:

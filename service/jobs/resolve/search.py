@@ -14,6 +14,7 @@ from service.jobs.resolve.evaluation import resolve_evaluation
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
+from service.jobs.resolve.supernet import check_objective, resolve_objective
 from service.jobs.resolve.teachers import check_teacher, resolve_pretrain, teacher_architecture
 from service.jobs.resolve.warm_start import take_over
 from service.jobs.spec import SearchSpec, SupernetSpec, TeacherSpec
@@ -49,7 +50,9 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | 
     if warm is None:
         space = resolve_space(spec.space, dataset)
         supernet = resolve_masked(spec.supernet, space.largest(), train_images, "/supernet", warnings)
+        supernet = resolve_objective(supernet)
         teacher = _resolve_teacher(spec, space, train_images, supernet, warnings)
+        check_objective(supernet, space, teacher.pretrain, limited=bool(spec.constraints))
     else:
         space, teacher, supernet = take_over(spec, warm, dataset)
     num_classes = len(dataset.classes) if mode != "none" else 0

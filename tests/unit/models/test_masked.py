@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -176,92 +175,6 @@ def test_loss_refuses_shapes_that_do_not_fit() -> None:
         reconstruction_loss(torch.zeros(3, 16, 26), images(), torch.ones(3, 16), 3)
     with pytest.raises(ValueError, match="at least 2"):
         reconstruction_loss(torch.zeros(1, 4, 1), torch.zeros(1, 1, 2, 2), torch.ones(1, 4), 1)
-
-
-@torch.no_grad()
-def test_full_width_student_equals_a_masked_autoencoder_written_from_the_formulas() -> None:
-    largest = replace(LARGEST, num_classes=0)
-    net, dec, x = Supernet(largest, seeded(0)), decoder(), images()
-    randomise(net.state_dict(), seeded(1))
-    mask = random_masking(3, 16, 5, seeded(2))
-
-    tokens = net.final_norm(net.tokens(x, largest, mask.ids_keep), largest)
-    loss = reconstruction_loss(dec(tokens, mask.ids_restore), x, mask.hidden, largest.patch_size)
-
-    reference = ReferenceMae(net.state_dict(), dec.state_dict(), heads=largest.num_heads, head_dim=largest.head_dim)
-    assert loss.item() == pytest.approx(reference.loss(x, mask.ids_keep), rel=1e-5)
-
-
-class ReferenceMae:
-    """MAE for one image at a time in float64, from the formulas of the paper; shares no code with the product."""
-
-    def __init__(
-        self, encoder: dict[str, Tensor], decoder: dict[str, Tensor], heads: tuple[int, ...], head_dim: int
-    ) -> None:
-        self.encoder = {name: t.double() for name, t in encoder.items()}
-        self.decoder = {name: t.double() for name, t in decoder.items()}
-        self.heads, self.head_dim = heads, head_dim
-
-    def loss(self, x: Tensor, ids_keep: Tensor) -> float:
-        errors = [
-            e for image, kept in zip(x.double(), ids_keep.tolist(), strict=True) for e in self.errors(image, kept)
-        ]
-        return sum(errors) / len(errors)
-
-    def errors(self, image: Tensor, kept: list[int]) -> list[float]:
-        """Mean squared error of each hidden patch."""
-        e, d, p, grid = self.encoder, self.decoder, 3, 4
-        patches = [image[:, p * r : p * r + p, p * c : p * c + p] for r in range(grid) for c in range(grid)]
-        kernel, bias = e["patch_embed.proj.weight"], e["patch_embed.proj.bias"]
-        positions = e["pos_embed"][0]
-        rows = [e["cls_token"][0, 0] + positions[0]]
-        rows += [
-            torch.tensordot(kernel, patches[k], dims=([1, 2, 3], [0, 1, 2])) + bias + positions[1 + k] for k in kept
-        ]
-        tokens = torch.stack(rows)
-        for i, h in enumerate(self.heads):
-            tokens = block(e, f"blocks.{i}.", tokens, h, self.head_dim)
-        tokens = layer_norm(tokens, e["norm.weight"], e["norm.bias"])
-
-        tokens = tokens @ d["embed.weight"].T + d["embed.bias"]
-        width = tokens.shape[1]
-        places = torch.cat((torch.zeros(1, width), sincos_positions(grid, width))).double()
-        full = [tokens[0]]
-        for k in range(grid * grid):
-            full.append(tokens[1 + kept.index(k)] if k in kept else d["mask_token"][0, 0])
-        tokens = torch.stack(full) + places
-        for i in range(CONFIG.depth):
-            tokens = block(d, f"blocks.{i}.", tokens, CONFIG.num_heads, width // CONFIG.num_heads)
-        tokens = layer_norm(tokens, d["norm.weight"], d["norm.bias"])
-        predicted = tokens[1:] @ d["predict.weight"].T + d["predict.bias"]
-
-        errors = []
-        for k in set(range(grid * grid)) - set(kept):
-            values = patches[k].permute(1, 2, 0).reshape(-1)
-            variance = (values - values.mean()).square().sum() / (len(values) - 1)
-            target = (values - values.mean()) / (variance + 1e-6).sqrt()
-            errors.append((predicted[k] - target).square().mean().item())
-        return errors
-
-
-def block(w: dict[str, Tensor], name: str, x: Tensor, heads: int, k: int) -> Tensor:
-    y = layer_norm(x, w[name + "norm1.weight"], w[name + "norm1.bias"])
-    q, key, value = (y @ w[name + "attn.qkv.weight"].T + w[name + "attn.qkv.bias"]).chunk(3, dim=1)
-    mixed = []
-    for h in range(heads):
-        part = slice(h * k, (h + 1) * k)
-        weights = (q[:, part] @ key[:, part].T / math.sqrt(k)).softmax(dim=1)
-        mixed.append(weights @ value[:, part])
-    x = x + torch.cat(mixed, dim=1) @ w[name + "attn.proj.weight"].T + w[name + "attn.proj.bias"]
-    y = layer_norm(x, w[name + "norm2.weight"], w[name + "norm2.bias"])
-    y = y @ w[name + "mlp.fc1.weight"].T + w[name + "mlp.fc1.bias"]
-    y = y * 0.5 * (1 + torch.erf(y / math.sqrt(2)))
-    return x + y @ w[name + "mlp.fc2.weight"].T + w[name + "mlp.fc2.bias"]
-
-
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    centred = x - x.mean(dim=1, keepdim=True)
-    return centred / (centred.square().mean(dim=1, keepdim=True) + 1e-6).sqrt() * gain + bias
 
 
 def test_raw_targets_are_the_pixels_themselves() -> None:

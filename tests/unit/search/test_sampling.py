@@ -144,3 +144,16 @@ def test_block_sums_rank_every_way_once_in_order() -> None:
     assert ways == sorted(set(ways), key=lambda way: (sum(way), way))
     assert all(4 <= sum(way) <= 7 for way in ways)
     assert len(ways) == sum(4 <= a + b + c <= 7 for a in (1, 2, 4) for b in (1, 2, 4) for c in (1, 2, 4))
+
+
+@given(windows=windows_lists)
+def test_extremes_are_the_smallest_and_the_largest_member(windows: list[Window]) -> None:
+    feasible = FeasibleSet(SPACE, windows, num_classes=3)
+    members = brute_force(windows)
+    if not members:
+        with pytest.raises(ValueError, match="none is the largest"):
+            _ = feasible.extremes
+        return
+    sizes = [MEMBERS[genotype][Metric.PARAMS_M] for genotype in feasible.extremes]
+    assert set(feasible.extremes) <= members
+    assert sizes == [bound(MEMBERS[g][Metric.PARAMS_M] for g in members) for bound in (min, max)]
