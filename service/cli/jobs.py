@@ -158,7 +158,7 @@ def print_result(client: Client, job: Job) -> None:
         f"accuracy {output.percent(accuracy.get('val'))} on validation, "
         f"{output.percent(accuracy.get('holdout'))} on the untouched holdout"
     )
-    for part in ("baseline", "rank_correlation"):
+    for part in ("baseline", "rank_correlation", "rank_correlation_retrained"):
         if result.get(part):
             print(f"  {result[part]['sentence']}")
 

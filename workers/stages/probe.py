@@ -1,4 +1,4 @@
-"""Judges the label-free score where labels exist: does it rank networks as a linear probe of their features does?
+"""A truth to judge label-free measures by, where labels exist: how well a linear probe reads the classes off a network.
 
 Training dozens of networks for this would cost more than the search.  Instead a ridge regression predicts the classes
 from the frozen patch tokens of the inherited weights, and is judged by the share of the labels' variance that it
@@ -12,6 +12,7 @@ Legend: N images, F features of an image (all patches times their width), K clas
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +20,11 @@ from torch import Tensor
 
 from models.architecture import Architecture
 from models.supernet import Supernet
-from search import ranking
-from search.ranking import Estimate, RankCorrelation
 from workers.data.dataset import LabelledSet
 from workers.stages.context import Json
+from workers.stages.judgement import Truth
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import load_supernet
-from workers.training.streams import numpy_stream
 
 MAX_IMAGES = 2000
 """More labelled images would hardly narrow the intervals, which the number of networks decides."""
@@ -38,39 +37,21 @@ _MIN_STD = 1e-6  # of a feature that is the same for all images
 _BATCH = 256
 
 
-def judge_score(ctx: SearchContext, data: LabelledSet) -> Json | None:
-    """Rank correlation of score and of size with the probe, over random networks of the search.
+def probed(ctx: SearchContext, networks: Sequence[Json], data: LabelledSet) -> Truth:
+    """Probe networks with their inherited weights.
 
     Args:
         ctx: after the search.
+        networks: entries of the search's outputs.
         data: labelled training images; the holdout must not be among them.
-
-    Returns:
-        Figures and a sentence; None when the search scored fewer than three random networks.
     """
-    sample = ctx.outputs["search"]["sample"]
     supernet = load_supernet(ctx)
     explained = []
-    for entry in sample:
-        explained.append(probe(supernet, ctx.space.decode(entry["genotype"]), data, ctx))
-        ctx.progress(len(explained) / (len(sample) + 1))
-    scores = [entry["score"] for entry in sample]
-    params = [entry["costs"]["params_m"] for entry in sample]
-    rng = numpy_stream(ctx.seed, "report", "bootstrap")
-    by_score = ranking.rank_correlation(scores, explained, rng)
-    if by_score.kendall is None:
-        return None
-    by_params = ranking.rank_correlation(params, explained, rng)
-    gain = ranking.correlation_gain(scores, params, explained, rng)
-    return {
-        "truth": "label variance explained by a ridge probe on inherited weights, leaving one image out",
-        "networks": len(sample),
-        "probe": {"min": min(explained), "max": max(explained)},
-        "score": _correlation(by_score),
-        "params": _correlation(by_params),
-        "gain_over_params": _estimate(gain),
-        "sentence": _sentence(by_score.kendall, gain),
-    }
+    for network in networks:
+        explained.append(probe(supernet, ctx.space.decode(network["genotype"]), data, ctx))
+        ctx.progress(len(explained) / (len(networks) + 1))
+    description = "label variance explained by a ridge probe on inherited weights, leaving one image out"
+    return Truth(description, "probe", explained)
 
 
 @torch.inference_mode()
@@ -117,23 +98,3 @@ def explained_variance(features_NF: Tensor, labels_N: Tensor, classes: int) -> f
     error_NK = (y_NK - hat_NN @ y_NK) / (1 - hat_NN.diagonal().unsqueeze(1))
     variance = float((y_NK - y_NK.mean(dim=0)).square().mean())
     return 1 - float(error_NK.square().mean()) / max(variance, _MIN_STD)
-
-
-def _correlation(correlation: RankCorrelation) -> Json:
-    return {"kendall": _estimate(correlation.kendall), "spearman": _estimate(correlation.spearman)}
-
-
-def _estimate(estimate: Estimate | None) -> Json | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
-def _sentence(by_score: Estimate, gain: Estimate | None) -> str:
-    level = f"{ranking.LEVEL:.0%}"
-    ranks = f"Score and probe agree with Kendall's tau {by_score} ({level} interval)"
-    if gain is None:
-        return f"{ranks}; sizes do not differ enough to compare with."
-    if gain.low > 0:
-        return f"{ranks}, better than the parameter count by {gain}."
-    if gain.high < 0:
-        return f"{ranks}, worse than the parameter count by {Estimate(-gain.value, -gain.high, -gain.low)}."
-    return f"{ranks}, which is no better than the parameter count: the difference {gain} includes 0."

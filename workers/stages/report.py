@@ -9,10 +9,14 @@ from models.templates import model
 from search.ranking import LEVEL
 from workers.stages.context import BudgetReached, Json
 from workers.stages.export import Finalist, export_folder, finalists, write_finalist
-from workers.stages.probe import MAX_IMAGES, judge_score
+from workers.stages.judgement import Truth, judge
+from workers.stages.probe import MAX_IMAGES, probed
 from workers.stages.retrain import EVAL_BATCH
 from workers.stages.search_context import SearchContext
 from workers.training.supervised import count_correct
+
+MIN_RETRAINED = 10
+"""Fewer networks have no ranking that an interval could tell from chance."""
 
 
 class ReportStage:
@@ -21,16 +25,18 @@ class ReportStage:
     name = "report"
 
     def run(self, ctx: SearchContext) -> Json:
-        """Returns the holdout accuracy and the rank correlation; both None without labels."""
+        """Returns the holdout accuracy and how well measures rank; None without labels."""
         winner = finalists(ctx)[0]
         judgement = None
-        labels = ctx.dataset.labels
-        if labels is not None and not ctx.budget_reached:
-            try:
-                judgement = judge_score(ctx, labels.of(ctx.dataset.train).first(MAX_IMAGES))
-            except BudgetReached:
-                ctx.warn("budget_reached", "The time was up before the score could be judged.")
-        return {"holdout": self._holdout(ctx, winner), "rank_correlation": judgement}
+        try:
+            judgement = _judge_by_probe(ctx)
+        except BudgetReached:
+            ctx.warn("budget_reached", "The time was up before the score could be judged.")
+        return {
+            "holdout": self._holdout(ctx, winner),
+            "rank_correlation": judgement,
+            "rank_correlation_retrained": judge_by_retraining(ctx),
+        }
 
     def _holdout(self, ctx: SearchContext, winner: Finalist) -> Json | None:
         """Accuracy of the exported winner; the only place that reads the holdout."""
@@ -52,6 +58,29 @@ class ReportStage:
             "high": high,
             "level": LEVEL,
         }
+
+
+def _judge_by_probe(ctx: SearchContext) -> Json | None:
+    """Over random networks of the search; None without labels, or when there is no time for it."""
+    labels = ctx.dataset.labels
+    if labels is None or ctx.budget_reached:
+        return None
+    sample = ctx.outputs["search"]["sample"]
+    return judge(ctx, sample, probed(ctx, sample, labels.of(ctx.dataset.train).first(MAX_IMAGES)))
+
+
+def judge_by_retraining(ctx: SearchContext) -> Json | None:
+    """Over the retrained networks; None when they are too few.
+
+    These are the best by their score, unless the search was a list, so that they show less of its ranking than random
+    networks would.
+    """
+    accuracies = {network["n"]: network["val"] for network in ctx.outputs["retrain"]["networks"]}
+    networks = [entry for entry in ctx.outputs["search"]["best"] if entry["n"] in accuracies]
+    if len(networks) < MIN_RETRAINED:
+        return None
+    values = [accuracies[entry["n"]] for entry in networks]
+    return judge(ctx, networks, Truth("validation accuracy after retraining", "accuracy after retraining", values))
 
 
 def wilson_interval(correct: int, total: int, level: float = LEVEL) -> tuple[float, float]:

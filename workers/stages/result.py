@@ -35,6 +35,7 @@ def search_result(ctx: SearchContext) -> Result:
             "holdout": report["holdout"],
             "baseline": search["baseline"],
             "rank_correlation": report["rank_correlation"],
+            "rank_correlation_retrained": report["rank_correlation_retrained"],
             "parity": {
                 "max_abs_diff": max(proof["max_abs_diff"] for proof in proofs),
                 "max_scaled_diff": max(proof["max_scaled_diff"] for proof in proofs),

@@ -66,6 +66,9 @@ def test_result_tells_the_whole_story(finished: Run) -> None:
     assert result["baseline"]["sentence"]
     assert result["rank_correlation"]["networks"] == 6
     assert result["rank_correlation"]["sentence"]
+    measures = [row["name"] for row in result["rank_correlation"]["measures"]]
+    assert measures[:5] == ["consistency", "consistency_bare", "reconstruction", "feature", "fused"]
+    assert result["rank_correlation_retrained"] is None  # of two networks
     assert result["images"] == {"train": 1258, "val": 180, "holdout": 359}
     assert list(result["timings"]) == [stage.name for stage in search_stages()]
     json.dumps(result, allow_nan=False)
