@@ -7,6 +7,7 @@ different speeds, so early figures are rough; what has been measured replaces wh
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from models.architecture import Architecture
 from search.constraints import feasible_set
@@ -81,7 +82,10 @@ def _students_macs(ctx: SearchContext) -> float:
     spec, space = ctx.spec.supernet, ctx.space
     students = spec.students or 1
     encoders = students * macs(space.centre())
-    if spec.sampling == "sandwich":
+    if ctx.spec.widths is not None:
+        ends = [replace(space.centre(), embed_dim=width) for width in (space.embed_dim[0], space.embed_dim[-1])]
+        encoders += sum(map(macs, ends)) - 2 * macs(space.centre())
+    elif spec.sampling == "sandwich":
         encoders += macs(space.largest()) + macs(space.smallest()) - 2 * macs(space.centre())
     decodes = spec.reconstruction or (spec.distillation and spec.distill.positions != "visible")
     decoders = students * _decoder_macs(spec, space.centre().num_patches) if decodes else 0.0

@@ -141,7 +141,7 @@ def _plan(ctx: SearchContext) -> SubnetPlan:
     spec = ctx.spec.supernet
     assert spec.students is not None, "filled by service.jobs.resolve"
     assert spec.sampling is not None, "filled by service.jobs.resolve"
-    sampling = Sampling(spec.sampling)
+    sampling = Sampling.WIDTHS if ctx.spec.widths is not None else Sampling(spec.sampling)
     window = None
     if sampling is Sampling.WINDOW:
         window = feasible_set(ctx.space, ctx.constraints, len(ctx.classes))
@@ -154,4 +154,6 @@ def _trained_for(ctx: SearchContext) -> Json:
     if trained["sampling"] == Sampling.WINDOW:
         trained["constraints"] = [constraint.to_json() for constraint in ctx.constraints]
         trained["num_classes"] = len(ctx.classes)
+    if ctx.spec.widths is not None:
+        trained["widths"] = list(ctx.space.embed_dim)
     return trained

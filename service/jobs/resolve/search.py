@@ -17,6 +17,7 @@ from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_sp
 from service.jobs.resolve.supernet import check_objective, resolve_objective
 from service.jobs.resolve.teachers import check_teacher, resolve_pretrain, teacher_architecture
 from service.jobs.resolve.warm_start import take_over
+from service.jobs.resolve.widths import widened
 from service.jobs.spec import SearchSpec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
 
@@ -49,10 +50,12 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | 
     train_images = _train_images(spec, dataset)
     if warm is None:
         space = resolve_space(spec.space, dataset)
+        if spec.widths is not None:
+            space = widened(space, spec.widths, warnings)
         supernet = resolve_masked(spec.supernet, space.largest(), train_images, "/supernet", warnings)
-        supernet = resolve_objective(supernet)
+        supernet = resolve_objective(supernet, slimmable=spec.widths is not None)
         teacher = _resolve_teacher(spec, space, train_images, supernet, warnings)
-        check_objective(supernet, space, teacher.pretrain, limited=bool(spec.constraints))
+        check_objective(supernet, space, teacher.pretrain, spec)
     else:
         space, teacher, supernet = take_over(spec, warm, dataset)
     num_classes = len(dataset.classes) if mode != "none" else 0

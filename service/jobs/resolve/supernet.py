@@ -8,45 +8,56 @@ from models.architecture import count_visible
 from search.space import Space
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import MIN_VISIBLE
-from service.jobs.spec import DistillSpec, PretrainSpec, SupernetSpec
+from service.jobs.spec import DistillSpec, PretrainSpec, SearchSpec, SupernetSpec
 
 _SANDWICH_STUDENTS = 3  # the largest, the smallest and a random one
 _RELATION = "relation"
 
 
-def resolve_objective(asked: SupernetSpec) -> SupernetSpec:
-    """Fill the options of distillation and sampling."""
-    sampling = asked.sampling or "uniform"
+def resolve_objective(asked: SupernetSpec, *, slimmable: bool) -> SupernetSpec:
+    """Fill the options of distillation and sampling; ``slimmable`` networks are trained at several widths."""
+    sampling = asked.sampling or ("sandwich" if slimmable else "uniform")
     students = asked.students or (_SANDWICH_STUDENTS if sampling == "sandwich" else 1)
-    update = {"distill": _resolve_distill(asked.distill), "sampling": sampling, "students": students}
+    update = {"distill": _resolve_distill(asked.distill, slimmable), "sampling": sampling, "students": students}
     return asked.model_copy(update=update)
 
 
-def _resolve_distill(asked: DistillSpec) -> DistillSpec:
-    loss = asked.loss or "smooth_l1"
+def _resolve_distill(asked: DistillSpec, slimmable: bool) -> DistillSpec:
+    loss = asked.loss or (_RELATION if slimmable else "smooth_l1")
     bare = loss == _RELATION
     projector = asked.projector or ("none" if bare else "linear")
     target_norm = asked.target_norm or ("none" if bare else "layernorm")
     return asked.model_copy(update={"loss": loss, "projector": projector, "target_norm": target_norm})
 
 
-def check_objective(filled: SupernetSpec, space: Space, pretrain: PretrainSpec, *, limited: bool) -> None:
+def check_objective(filled: SupernetSpec, space: Space, pretrain: PretrainSpec, asked: SearchSpec) -> None:
     """Refuse options that contradict each other.
 
     Args:
         filled: the supernet's part, without open fields.
         space: of the search.
         pretrain: the filled pretraining of the teacher.
-        limited: whether the search has limits.
+        asked: the whole body.
 
     Raises:
         ValidationFailed: naming every field at fault.
     """
-    items = [*_sampling_items(filled, limited), *_reconstruction_items(filled, pretrain)]
+    items = [*_sampling_items(filled, bool(asked.constraints)), *_reconstruction_items(filled, pretrain)]
     if filled.distillation:
         items += [*_distill_items(filled.distill), *_patch_items(filled, space)]
+    if asked.widths is not None:
+        items += _width_items(filled)
     if items:
         raise ValidationFailed.of(items)
+
+
+def _width_items(filled: SupernetSpec) -> Iterator[ErrorItem]:
+    if filled.sampling != "sandwich":
+        detail = "with widths each step trains the largest, the smallest and some between"
+        yield ErrorItem("/supernet/sampling", "not_with_widths", detail, ["sandwich"])
+    if filled.distillation and filled.distill.loss != _RELATION:
+        detail = "networks of several widths learn relations from each other, which have one size at all widths"
+        yield ErrorItem("/supernet/distill/loss", "not_with_widths", detail, [_RELATION])
 
 
 def _sampling_items(filled: SupernetSpec, limited: bool) -> Iterator[ErrorItem]:

@@ -27,6 +27,9 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
         if part in given and asked != trained:
             detail = f"supernet {warm.reference} is trained already; leave `{part}` out"
             items.append(ErrorItem(f"/{part}", "fixed_by_warm_start", detail, trained.model_dump(mode="json")))
+    if spec.widths is not None:
+        detail = f"supernet {warm.reference} is trained already; leave `widths` out"
+        items.append(ErrorItem("/widths", "fixed_by_warm_start", detail, None))
     if items:
         raise ValidationFailed.of(items)
     return warm.space, teacher, supernet

@@ -8,7 +8,7 @@ filled spec is itself a valid body, so any job can be repeated from what it show
 from service.jobs.spec.base import OptimSpec, Spec
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec, WarmStartSpec
-from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec
+from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
 from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
 from service.jobs.spec.space import (
@@ -51,4 +51,5 @@ __all__ = [
     "TeacherArchitecture",
     "TeacherSpec",
     "WarmStartSpec",
+    "WidthsSpec",
 ]

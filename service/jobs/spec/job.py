@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from service.jobs.spec.base import Spec, short_form
 from service.jobs.spec.data import DatasetRef
-from service.jobs.spec.masked import SupernetSpec
+from service.jobs.spec.masked import SupernetSpec, WidthsSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainSpec
 from service.jobs.spec.search import SearchPart
 from service.jobs.spec.space import ConstraintSpec, ObjectiveMetric, ObjectiveSpec, SpaceSpec
@@ -68,6 +68,7 @@ class SearchSpec(Spec):
         min_length=2,
         max_length=3,
     )
+    widths: WidthsSpec | None = Field(None, description="Experimental: a supernet of slimmable networks.")
     supernet: SupernetSpec = Field(default_factory=lambda: SupernetSpec())
     search: SearchPart = Field(default_factory=lambda: SearchPart())
     retrain: RetrainSpec = Field(default_factory=lambda: RetrainSpec())

@@ -114,3 +114,13 @@ class SupernetSpec(MaskedSpec):
         if not self.reconstruction and not (self.distillation and self.beta):
             raise ValueError("reconstruction and distillation (or its beta) are off: there would be nothing to learn")
         return self
+
+
+class WidthsSpec(Spec):
+    """Experimental: train every network at a grid of widths, the narrower ones by the next wider one.
+
+    The grid replaces the widths of the space and is given in shares of the largest of them.
+    """
+
+    smallest: float = Field(gt=0, lt=1, description="The least width.")
+    step: float = Field(gt=0, lt=1, description="From one width to the next; must lead from `smallest` to 1.")

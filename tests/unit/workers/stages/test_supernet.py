@@ -90,3 +90,10 @@ def test_supernet_tells_which_networks_it_was_trained_for(tmp_path: Path) -> Non
         "constraints": [{"metric": "params_m", "max": 0.015}],
         "num_classes": 10,
     }
+
+
+def test_supernet_of_slimmable_networks_lists_its_widths(tmp_path: Path) -> None:
+    body = merged(merged(TINY, SHORT), {"widths": {"smallest": 0.5, "step": 0.25}})
+    info = supernet_info(run_until(search_start(body, tmp_path), StopAt("search")))
+    assert info["trained_for"] == {"sampling": "sandwich", "widths": [16, 24, 32]}
+    assert info["space"]["embed_dim"] == [16, 24, 32]
