@@ -79,7 +79,9 @@ _HEADS = _Bounds(1, 256)
 _MAX_RATIO = 16.0
 _MAX_TOKENS = 65_536
 _CHANNELS = (1, 3)
-_MAX_EPS = 1e-2
+MAX_NORM_EPS = 1e-2
+"""Largest epsilon of a LayerNorm; those in use are 1e-5 and 1e-6."""
+
 _RATIO_SLACK = 1e-9  # 10 * (1 - 0.9) is just below 1 in floating point
 
 
@@ -253,8 +255,8 @@ def _problems(arch: Architecture) -> Iterable[FieldProblem]:
         yield FieldProblem("/rel_pos", arch.rel_pos, "true or false")
     if arch.pool not in tuple(Pool):
         yield FieldProblem("/pool", arch.pool, " or ".join(Pool))
-    if not _is_number(arch.norm_eps) or not 0 < arch.norm_eps <= _MAX_EPS:
-        yield FieldProblem("/norm_eps", arch.norm_eps, f"a number above 0, at most {_MAX_EPS}")
+    if not _is_number(arch.norm_eps) or not 0 < arch.norm_eps <= MAX_NORM_EPS:
+        yield FieldProblem("/norm_eps", arch.norm_eps, f"a number above 0, at most {MAX_NORM_EPS}")
     if not sound:
         return
     yield from _list_problems(arch)
@@ -322,6 +324,6 @@ def json_schema() -> dict[str, Any]:
             "in_chans": {"enum": list(_CHANNELS)},
             "pool": {"enum": [p.value for p in Pool]},
             "rel_pos": {"type": "boolean"},
-            "norm_eps": {"type": "number", "exclusiveMinimum": 0, "maximum": _MAX_EPS},
+            "norm_eps": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NORM_EPS},
         },
     }

@@ -1,11 +1,12 @@
-"""Routes of the named search spaces."""
+"""Routes of search spaces, named ones and others."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Body, Path, Query
+from fastapi.openapi.models import Example
 from pydantic import Field
 
 from models.architecture import Architecture
@@ -13,11 +14,14 @@ from search import presets
 from search.cost import cost
 from search.errors import SpaceError
 from search.published import PUBLISHED
-from search.space import Space
+from search.space import IMG_SIZES, Space
 from service.architectures.schemas import ArchitectureCost
 from service.auth import JobReader
 from service.errors import ErrorItem, NotFound, ValidationFailed
 from service.http import StrictRoute
+from service.jobs.resolve import field_errors, make_space
+from service.jobs.spec import SpaceSpec
+from service.jobs.spec.base import short_form
 from service.openapi import problems
 from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Page, decode_cursor, encode_cursor
 from service.schemas import Answer, Json
@@ -30,6 +34,9 @@ class Channels(IntEnum):
 
     GREY = 1
     RGB = 3
+
+
+NumClasses = Annotated[int, Query(ge=0, le=1_000_000, description="Of the head to price; 0: none.")]
 
 
 class CostRange(Answer):
@@ -75,7 +82,7 @@ class SpaceView(SpaceSummary):
 
     in_chans: int
     num_classes: int = Field(description="Of the head that the costs include.")
-    space: Json = Field(description="All choices; what a search takes as `space`, spelt out.")
+    space: Json = Field(description="All choices; a search takes this very object as its `space`.")
     architecture_schema: Json = Field(description="JSON schema of the members' architecture JSON.")
     published: list[PublishedArchitecture]
 
@@ -87,7 +94,7 @@ async def list_spaces(caller: JobReader, after: CursorParam = None, limit: Limit
     shown = list(presets.PRESETS.values())[start : start + limit]
     has_more = start + limit < len(presets.PRESETS)
     return SpaceList(
-        data=[SpaceSummary(**_summary(preset, presets.resolve(preset.name), 0)) for preset in shown],
+        data=[SpaceSummary(**_summary(preset.description, presets.resolve(preset.name), 0)) for preset in shown],
         has_more=has_more,
         next=encode_cursor(start + limit) if has_more else None,
     )
@@ -97,9 +104,11 @@ async def list_spaces(caller: JobReader, after: CursorParam = None, limit: Limit
 async def get_space(
     name: Annotated[str, Path(description="Such as `micro`.")],
     caller: JobReader,
-    img_size: Annotated[int | None, Query(ge=2, le=4096, description="Side in pixels; by default the space's.")] = None,
+    img_size: Annotated[
+        int | None, Query(ge=IMG_SIZES[0], le=IMG_SIZES[1], description="Side in pixels; by default the space's.")
+    ] = None,
     in_chans: Annotated[Channels, Query(description="1: grey, 3: RGB.")] = Channels.RGB,
-    num_classes: Annotated[int, Query(ge=0, le=1_000_000, description="Of the head to price; 0: none.")] = 0,
+    num_classes: NumClasses = 0,
 ) -> SpaceView:
     """A space: its choices, its size, what its members cost, and what papers found in it."""
     preset = next((preset for preset in presets.PRESETS.values() if preset.name == name), None)
@@ -113,8 +122,50 @@ async def get_space(
             for p in error.problems
         ]
         raise ValidationFailed(f"Space {name} has no such form: {error}.", errors=items) from error
+    return _view(preset.description, space, num_classes, published_in=presets.resolve(preset.name))
+
+
+_EXAMPLES: dict[str, Example] = {
+    "own": {
+        "summary": "A space of your own",
+        "value": {
+            "name": "thin and deep",
+            "embed_dim": [96, 128],
+            "depth": [8, 10, 12],
+            "num_heads": [2, 3, 4],
+            "mlp_ratio": [2.0, 3.0],
+            "head_dim": 32,
+            "img_size": 64,
+            "patch_size": 8,
+            "rel_pos": True,
+        },
+    },
+    "preset": {"summary": "A named one, changed", "value": {"preset": "micro", "overrides": {"depth": [3, 4]}}},
+}
+
+
+@router.post("/describe", responses=problems(body=True))
+async def describe_space(
+    space: Annotated[SpaceSpec, short_form("preset", SpaceSpec), Body(openapi_examples=_EXAMPLES)],
+    caller: JobReader,
+    num_classes: NumClasses = 0,
+) -> SpaceView:
+    """What a search would take as `space`: its choices, its size and what its members cost. Creates nothing."""
+    try:
+        made = make_space(space)
+    except SpaceError as error:
+        raise ValidationFailed.of(field_errors("", error.problems)) from error
+    description = "A space of your own." if space.own else _description_of(made.name)
+    return _view(description, made, num_classes, published_in=made)
+
+
+def _description_of(name: str) -> str:
+    return presets.PRESETS[presets.PresetName(name)].description
+
+
+def _view(description: str, space: Space, num_classes: int, *, published_in: Space) -> SpaceView:
     return SpaceView(
-        **_summary(preset, space, num_classes),
+        **_summary(description, space, num_classes),
         in_chans=space.in_chans,
         num_classes=num_classes,
         space=space.to_json(),
@@ -127,15 +178,15 @@ async def get_space(
                 cost=_price(known.architecture),
             )
             for known in PUBLISHED.values()
-            if presets.resolve(preset.name).contains(known.architecture)
+            if published_in.contains(known.architecture)
         ],
     )
 
 
-def _summary(preset: presets.Preset, space: Space, num_classes: int) -> Json:
+def _summary(description: str, space: Space, num_classes: int) -> Json:
     return {
-        "name": preset.name.value,
-        "description": preset.description,
+        "name": space.name,
+        "description": description,
         "size": space.size(),
         "img_size": space.img_size,
         "costs": CostRange.of(space, num_classes),

@@ -8,7 +8,7 @@ from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
-from service.jobs.resolve.spaces import constraints_of, field_errors, space_of
+from service.jobs.resolve.spaces import constraints_of, field_errors, make_space, space_of
 from service.jobs.resolve.teachers import teacher_architecture
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "constraints_of",
     "field_errors",
     "listed_genotypes",
+    "make_space",
     "measure_plan",
     "planned_evaluations",
     "resolve_search",

@@ -71,7 +71,7 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | 
             "name": spec.name or f"{spec.method} on {dataset.name}",
             "dataset": spec.dataset.model_copy(update={"id": dataset.reference}),
             "teacher": teacher,
-            "space": space_spec(space),
+            "space": space_spec(spec.space, space),
             "supernet": supernet,
             "search": search,
             "retrain": retrain,

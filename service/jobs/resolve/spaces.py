@@ -9,10 +9,16 @@ from search import presets
 from search.constraints import Constraint, ConstraintProblem, ReachableRange, check_constraints
 from search.errors import SpaceError
 from search.metrics import Metric
-from search.space import Space
+from search.space import AXES, Space
 from service.datasets.info import DatasetInfo
 from service.errors import ConstraintUnsatisfiable, ErrorItem, ValidationFailed, shortened
 from service.jobs.spec import ConstraintSpec, SearchSpec, SpaceOverrides, SpaceSpec
+
+OWN_NAME = "custom"
+"""Of a space of the user's own that has no name."""
+
+_OWN = (*AXES, "img_size", "patch_size")
+"""What such a space must say: nothing of it has a default that would suit other images."""
 
 
 def resolve_space(asked: SpaceSpec, dataset: DatasetInfo) -> Space:
@@ -21,17 +27,51 @@ def resolve_space(asked: SpaceSpec, dataset: DatasetInfo) -> Space:
     Raises:
         ValidationFailed: no such space.
     """
-    overrides = asked.overrides.model_dump(exclude_none=True) if asked.overrides else {}
-    preset = asked.preset
-    if preset is None:
-        preset = presets.default_preset(asked.img_size or dataset.min_side).value
-    img_size = asked.img_size or _image_side(preset, dataset.min_side)
     try:
-        return presets.resolve(
-            preset, img_size=img_size, in_chans=asked.in_chans or dataset.channels, overrides=overrides
-        )
+        return make_space(asked, channels=dataset.channels, min_side=dataset.min_side)
     except SpaceError as error:
         raise ValidationFailed.of(field_errors("/space", error.problems)) from error
+
+
+def make_space(asked: SpaceSpec, *, channels: int = 3, min_side: int | None = None) -> Space:
+    """The space that was asked for.
+
+    Args:
+        asked: a preset or a space of the user's own.
+        channels: of the images, unless the spec says otherwise.
+        min_side: side of the smallest image in pixels; None when no images are known.
+
+    Raises:
+        SpaceError: pointers are relative to the spec.
+    """
+    in_chans = asked.in_chans or channels
+    if asked.own:
+        return _own_space(asked, in_chans)
+    preset, img_size = asked.preset, asked.img_size
+    if min_side is not None:
+        preset = preset or presets.default_preset(img_size or min_side).value
+        img_size = img_size or _image_side(preset, min_side)
+    overrides = asked.overrides.model_dump(exclude_none=True) if asked.overrides else {}
+    return presets.resolve(preset, img_size=img_size, in_chans=in_chans, overrides=overrides)
+
+
+def _own_space(asked: SpaceSpec, in_chans: int) -> Space:
+    problems: list[FieldProblem] = []
+    if asked.preset is not None:
+        allowed = "overrides of the preset, or no preset"
+        problems += [FieldProblem(f"/{name}", getattr(asked, name), allowed) for name in asked.own]
+    elif asked.overrides is not None:
+        problems.append(FieldProblem("/overrides", "overrides", "none beside lists of your own, or a preset"))
+    else:
+        problems += [
+            FieldProblem(f"/{name}", None, f"required: a space of your own needs {', '.join(_OWN)}")
+            for name in _OWN
+            if getattr(asked, name) is None
+        ]
+    if problems:
+        raise SpaceError(problems)
+    given = asked.model_dump(exclude={"preset", "overrides"}, exclude_none=True)
+    return Space.from_json({"name": OWN_NAME, **given, "in_chans": in_chans})
 
 
 def _image_side(preset: str, min_side: int) -> int | None:
@@ -43,8 +83,10 @@ def _image_side(preset: str, min_side: int) -> int | None:
     return max(known.grid_size * 2, side - side % known.grid_size)
 
 
-def space_spec(space: Space) -> SpaceSpec:
-    """A space as the filled spec names it."""
+def space_spec(asked: SpaceSpec, space: Space) -> SpaceSpec:
+    """A space as the filled spec names it: spelt out, in the form in which it was asked for."""
+    if asked.own:
+        return SpaceSpec.model_validate(space.to_json())
     return SpaceSpec(
         preset=space.name,
         img_size=space.img_size,
@@ -56,6 +98,9 @@ def space_spec(space: Space) -> SpaceSpec:
             mlp_ratio=list(space.mlp_ratio),
             head_dim=space.head_dim,
             patch_size=space.patch_size,
+            pool=space.pool.value,
+            norm_eps=space.norm_eps,
+            rel_pos=space.rel_pos,
         ),
     )
 
@@ -84,11 +129,7 @@ def _limit_items(problem: ConstraintProblem) -> list[ErrorItem]:
 
 def space_of(spec: SearchSpec) -> Space:
     """The space that a filled spec names."""
-    asked = spec.space
-    overrides = asked.overrides.model_dump(exclude_none=True) if asked.overrides else {}
-    assert asked.preset is not None, "resolve_search fills preset and channels"
-    assert asked.in_chans is not None, "resolve_search fills preset and channels"
-    return presets.resolve(asked.preset, img_size=asked.img_size, in_chans=asked.in_chans, overrides=overrides)
+    return make_space(spec.space)
 
 
 def constraints_of(asked: Sequence[ConstraintSpec]) -> tuple[Constraint, ...]:

@@ -16,6 +16,7 @@ from service.jobs.spec.space import (
     ConstraintSpec,
     ObjectiveMetric,
     ObjectiveSpec,
+    SpaceFields,
     SpaceOverrides,
     SpaceSpec,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "RetrySpec",
     "SearchPart",
     "SearchSpec",
+    "SpaceFields",
     "SpaceOverrides",
     "SpaceSpec",
     "Spec",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from service.store import ArtifactStore
 from tests.integration.api.rows import add_artifact, add_candidate, add_job, architecture
 from tests.unit.published import GOLDEN, Golden
 
+SPACES_PAGE = Path(__file__).parents[3] / "docs" / "spaces.md"
 DEIT_T: dict[str, Any] = {"embed_dim": 192, "depth": 12, "num_heads": [3] * 12, "mlp_ratio": [4] * 12}
 
 
@@ -119,6 +122,44 @@ def test_a_space_can_be_asked_for_other_images(api: TestClient) -> None:
     preview = api.post("/search/validate", json={"method": "masktas", "dataset": "digits"}).json()
     (reach,) = [r for r in preview["reachable"] if r["metric"] == "params_m"]
     assert (reach["min"], reach["max"]) == (grey["costs"]["min"]["params_m"], grey["costs"]["max"]["params_m"])
+
+
+@pytest.mark.parametrize("name", list(PresetName))
+def test_the_space_that_is_shown_is_what_a_search_takes(api: TestClient, name: PresetName) -> None:
+    shown = api.get(f"/spaces/{name}").json()["space"]
+    preview = api.post("/search/validate", json={"method": "masktas", "dataset": "digits", "space": shown})
+    assert preview.status_code == 200, preview.text
+    assert preview.json()["space"] == shown
+    assert preview.json()["spec"]["space"] == shown
+
+
+def test_a_space_of_ones_own_is_described_without_a_search(api: TestClient) -> None:
+    own = {**api.get("/spaces/masktas-tiny").json()["space"], "name": "mine", "num_heads": [4], "rel_pos": True}
+    found = api.post("/spaces/describe", json=own, params={"num_classes": 1000}).json()
+    assert (found["name"], found["space"], found["num_classes"]) == ("mine", own, 1000)
+    assert found["size"] == 3 * (2**12 + 2**13 + 2**14)
+    genes = {"embed_dim": 192, "depth": 12, "num_heads": [4] * 12, "mlp_ratio": [3.5] * 12, "rel_pos": True}
+    assert found["costs"]["min"] == api.post("/architectures/cost", json=genes).json()
+    assert found["architecture_schema"]["properties"]["num_heads"]["items"] == {"enum": [4]}
+    assert found["published"] == []
+
+
+def test_a_named_space_is_described_as_it_is_shown(api: TestClient) -> None:
+    assert api.post("/spaces/describe", json="masktas-base").json() == api.get("/spaces/masktas-base").json()
+    other = api.post("/spaces/describe", json={"preset": "micro", "overrides": {"depth": [3, 0]}})
+    assert (other.status_code, other.json()["errors"][0]["pointer"]) == (422, "/overrides/depth/1")
+
+
+def test_both_readings_of_the_base_heads_show_the_published_network(api: TestClient) -> None:
+    for name in ("masktas-base", "masktas-base-8-10"):
+        assert [known["name"] for known in api.get(f"/spaces/{name}").json()["published"]] == ["masktas-base"]
+
+
+@pytest.mark.parametrize("page", re.findall(r"```json\n(.*?)```", SPACES_PAGE.read_text(encoding="utf-8"), re.DOTALL))
+def test_examples_of_the_page_on_spaces_are_valid_bodies(api: TestClient, page: str) -> None:
+    preview = api.post("/search/validate", json=json.loads(page))
+    assert preview.status_code == 200, preview.text
+    assert preview.json()["feasible"]["architectures"] > 1
 
 
 @pytest.mark.parametrize(

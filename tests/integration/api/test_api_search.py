@@ -85,6 +85,12 @@ def test_a_limit_without_effect_becomes_a_warning(api: TestClient) -> None:
         ("/budget/max_wall_seconds", -1, "out_of_range", 1),
         ("/seed", -1, "out_of_range", 0),
         ("/seed", 2**53, "out_of_range", 2**53 - 1),
+        ("/space/img_size", 7, "out_of_range", 8),
+        ("/space/img_size", 519, "out_of_range", 518),
+        ("/space/overrides/patch_size", 1, "out_of_range", 2),
+        ("/space/patch_size", 33, "out_of_range", 32),
+        ("/space/pool", "max", "not_allowed", "token"),
+        ("/space/widths", [1], "unknown_field", "embed_dim"),
         ("/name", "", "wrong_length", 1),
     ],
 )

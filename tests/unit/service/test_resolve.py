@@ -172,7 +172,6 @@ def test_a_limit_without_effect_is_a_warning() -> None:
         ({"supernet": {"mask_ratio": 0.0}}, "/supernet/mask_ratio"),
         ({"supernet": {"decoder": {"embed_dim": 9, "depth": 1, "num_heads": 1}}}, "/supernet/decoder/embed_dim"),
         ({"supernet": {"mask_ratio": 0.0, "reconstruction": False}}, "/supernet/mask_ratio"),
-        ({"space": {"preset": "micro", "overrides": {"patch_size": 1}}}, "/space/overrides/patch_size"),
         (
             {"teacher": {"pretrain": {"architecture": TINY_TEACHER | {"mlp_ratio": 0.001}}}},
             "/teacher/pretrain/architecture/mlp_ratio",
