@@ -84,8 +84,11 @@ def _image_side(preset: str, min_side: int) -> int | None:
 
 
 def space_spec(asked: SpaceSpec, space: Space) -> SpaceSpec:
-    """A space as the filled spec names it: spelt out, in the form in which it was asked for."""
-    if asked.own:
+    """A space as the filled spec names it: spelt out, in the form in which it was asked for.
+
+    A space that was taken over from another job has the form that its name allows.
+    """
+    if asked.own or space.name not in tuple(presets.PresetName):
         return SpaceSpec.model_validate(space.to_json())
     return SpaceSpec(
         preset=space.name,

@@ -15,6 +15,7 @@ from search.space import Space
 from service.datasets.builtin import BUILTINS
 from service.errors import ValidationFailed
 from service.jobs.resolve import Resolved, make_space, resolve_search, space_of, teacher_architecture
+from service.jobs.resolve.spaces import space_spec
 from service.jobs.spec import SearchSpec, SpaceSpec
 
 DIGITS = BUILTINS["digits"]
@@ -81,6 +82,14 @@ def test_a_filled_space_shows_the_form_that_was_asked_for_and_nothing_of_the_oth
     assert own.spec.model_dump(mode="json")["space"] == own.space.to_json()
     preset = resolve("micro").spec.model_dump(mode="json")["space"]
     assert set(preset) == {"preset", "img_size", "in_chans", "overrides"}
+
+
+@pytest.mark.parametrize(
+    "space", [OWN, {**OWN, "name": "micro"}, "micro"], ids=["own", "named like a preset", "preset"]
+)
+def test_a_space_of_another_job_is_spelt_out_though_this_one_asked_for_none(space: Any) -> None:
+    taken_over = resolve(space).space
+    assert make_space(space_spec(SpaceSpec(), taken_over)) == taken_over
 
 
 @pytest.mark.parametrize("name", list(PresetName))
