@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +93,35 @@ def test_standardised_rows_have_mean_zero_and_variance_one_at_every_width() -> N
         rows = relation_logits(tokens(width))
         assert rows.mean(-1).abs().max() < 1e-4
         assert (rows.var(-1, correction=0) - 1).abs().max() < 1e-4
+
+
+def residual_stream(width: int, blocks: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Tokens (1, 1 + 49, width) after each block of a network to which every block adds noise."""
+    return list(torch.randn(blocks, 1, 50, width, generator=generator).cumsum(0))
+
+
+def scores_of_noise(blocks: int, **options: Any) -> np.ndarray:
+    """Scores (seeds, widths 16, 48, 96) of random students, means over the blocks, against a random teacher."""
+    rows = []
+    for seed in range(60):
+        generator = seeded(seed)
+        taught = [log_relations(t, **options) for t in residual_stream(64, blocks, generator)]
+        streams = [residual_stream(width, blocks, generator) for width in (16, 48, 96)]
+        scores = [[consistency_score(t, r, **options) for t, r in zip(s, taught, strict=True)] for s in streams]
+        rows.append([float(torch.cat(of_one).mean()) for of_one in scores])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_random_students_of_all_widths_score_alike(blocks: int) -> None:
+    scores = scores_of_noise(blocks)
+    assert np.ptp(scores.mean(axis=0)) < scores.std(axis=0, ddof=1).min()
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_without_standardised_rows_random_students_score_by_their_width(blocks: int) -> None:
+    scores = scores_of_noise(blocks, tau=0.1, standardise=False)
+    assert np.diff(scores.mean(axis=0)).min() > 2 * scores.std(axis=0, ddof=1).max()
 
 
 def test_equal_patches_are_related_equally_and_not_by_rounding() -> None:
