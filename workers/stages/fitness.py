@@ -83,6 +83,7 @@ def control(ctx: SearchContext, name: Control, arch: Architecture) -> float:
 def _settings(ctx: SearchContext) -> ScoringSettings:
     evaluation = ctx.spec.search.evaluation
     assert evaluation.mask_ratio is not None, "filled by service.jobs.resolve"
+    assert evaluation.depths is not None, "filled by service.jobs.resolve"
     assert evaluation.temperature is not None, "filled by service.jobs.resolve"
     return ScoringSettings(
         mask_ratio=evaluation.mask_ratio,

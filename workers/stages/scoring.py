@@ -11,10 +11,11 @@ forward pass of the subnet gives all of them; all are larger when better, and at
 * ``feature``: minus the distillation loss. Narrow students have fewer columns of the projector, which it does not tell
   from worse features.
 
-Relations may be compared after several shares of the blocks. The projector was trained after the last block alone, and
-is nevertheless applied to all: each block only adds to the residual stream, so that a network's tokens keep one
-basis over its depth, and an intermediate token read by the map of the last is an early guess of it (the "logit lens",
-Belrose et al. 2023, section 2). ``consistency_bare`` makes no such assumption.
+Relations may be compared after several shares of the blocks. The projector was trained after one of them alone (the
+last, unless distillation read another), and is nevertheless applied to all: each block only adds to the residual
+stream, so that a network's tokens keep one basis over its depth, and an intermediate token read by the map of the last
+is an early guess of it (the "logit lens", Belrose et al. 2023, section 2). ``consistency_bare`` makes no such
+assumption.
 
 Legend: B images of a batch, V visible patches, d student width, D teacher width.
 """

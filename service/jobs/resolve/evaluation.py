@@ -79,7 +79,7 @@ def resolve_evaluation(
     val_images: int,
     warnings: list[ErrorItem],
 ) -> SearchPart:
-    """Fill metric, fusion, companions, mask and temperature.
+    """Fill metric, fusion, companions, mask, depths and temperature.
 
     Args:
         asked: the search part of a spec.
@@ -99,7 +99,14 @@ def resolve_evaluation(
     assert ratio is not None, "resolve_masked fills the supernet's"
     check_mask(ratio, student.num_patches, "/search/evaluation/mask_ratio")
     temperature = evaluation.temperature or (1.0 if evaluation.standardise else 0.1)
-    filled = {"companions": _companions(part, supernet), "mask_ratio": ratio, "temperature": temperature}
+    # The projector was trained after one block, and only there student and teacher were brought together.
+    three_quarter = supernet.distillation and supernet.distill.layer == "three_quarter"
+    filled = {
+        "companions": _companions(part, supernet),
+        "mask_ratio": ratio,
+        "depths": evaluation.depths or [0.75 if three_quarter else 1.0],
+        "temperature": temperature,
+    }
     part = part.model_copy(update={"evaluation": evaluation.model_copy(update=filled)})
     size = _CacheSize(count_visible(student.num_patches, ratio), teacher_width, measure_plan(part, supernet).judged)
     return _fit_into_memory(part, size, val_images, warnings)
@@ -140,7 +147,7 @@ class _CacheSize:
     def of_image(self, evaluation: EvaluationSpec) -> int:
         """Bytes that are kept for one image: relations after each depth, and features after the last block."""
         kinds = len({Measure.CONSISTENCY, Measure.CONSISTENCY_BARE} & set(self.measures))
-        relations = kinds * len(evaluation.depths) * self.visible * (self.visible - 1)
+        relations = kinds * len(evaluation.depths or ()) * self.visible * (self.visible - 1)
         features = (1 + self.visible) * self.teacher_width if Measure.FEATURE in self.measures else 0
         return evaluation.mask_seeds * (relations + features) * _FLOAT_BYTES
 

@@ -25,11 +25,12 @@ class EvaluationSpec(Spec):
         None, ge=0, le=0.95, description="Share of hidden patches. Default: that of the supernet's training."
     )
     mask_seeds: int = Field(1, ge=1, le=16, description="Independent masks of each image; measures are averaged.")
-    depths: list[DepthShare] = Field(
-        default_factory=lambda: [1.0],
+    depths: list[DepthShare] | None = Field(
+        None,
         min_length=1,
         max_length=8,
-        description="Shares of the blocks after which relations are compared, in the student and in the teacher.",
+        description="Shares of the blocks after which relations are compared, in the student and in the teacher. "
+        "Default: where distillation has compared them, 1 or 0.75.",
     )
     standardise: bool = Field(True, description="Give each row of relations mean 0 and variance 1.")
     temperature: float | None = Field(
@@ -44,8 +45,8 @@ class EvaluationSpec(Spec):
 
     @field_validator("depths")
     @classmethod
-    def _ascending(cls, depths: list[float]) -> list[float]:
-        if depths != sorted(set(depths)):
+    def _ascending(cls, depths: list[float] | None) -> list[float] | None:
+        if depths is not None and depths != sorted(set(depths)):
             raise ValueError("shares must ascend, each one once")
         return depths
 

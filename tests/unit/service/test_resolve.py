@@ -303,6 +303,15 @@ def test_scores_are_taken_under_the_masks_of_the_training_unless_asked_otherwise
     assert [item.pointer for item in error.errors] == ["/search/evaluation/mask_ratio"]
 
 
+def test_relations_are_compared_where_distillation_has_compared_tokens() -> None:
+    assert resolve().spec.search.evaluation.depths == [1.0]
+    supernet = {"distill": {"layer": "three_quarter"}}
+    assert resolve(supernet=supernet).spec.search.evaluation.depths == [0.75]
+    assert resolve(supernet={**supernet, "distillation": False}).spec.search.evaluation.depths == [1.0]
+    asked = {"evaluation": {"depths": [0.5, 1.0]}}
+    assert resolve(supernet=supernet, search=asked).spec.search.evaluation.depths == [0.5, 1.0]
+
+
 def test_cosines_without_standardised_rows_get_a_sharper_softmax() -> None:
     assert resolve().spec.search.evaluation.temperature == 1.0
     assert resolve(search={"evaluation": {"standardise": False}}).spec.search.evaluation.temperature == 0.1

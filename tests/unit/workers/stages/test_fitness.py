@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from search.fusion import LogRankFusion
+from tests.channels import RecordingChannel
 from tests.stage_runs import TINY, merged, search_start
 from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until, search_to_export
 from workers.protocol import CandidateRow, Candidates
+from workers.stages.scoring import MeasureScorer
+from workers.stages.search_context import SearchContext
+from workers.training.masked import ImageBatches
 
 EVERY = {"consistency", "consistency_bare", "reconstruction", "feature"}
 
@@ -44,6 +48,28 @@ def test_following_another_measure_changes_the_score_and_not_the_measures(
     assert {frozenset(row.scores) for row in found} == {frozenset(EVERY)}
     first, other = ([row.scores for row in run if row.generation == 0] for run in (found, rows(usual)))
     assert first == other
+
+
+def test_no_image_of_training_or_holdout_is_scored_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, set[int]] = {"trained": set(), "scored": set()}
+
+    def record(kind: str, owner: type, method: str) -> None:
+        original = getattr(owner, method)
+
+        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            images = self.images if kind == "trained" else args[2]
+            seen[kind] |= set(images.rows.tolist())
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, method, recorded)
+
+    record("trained", ImageBatches, "at")
+    record("scored", MeasureScorer, "__init__")
+    search(tmp_path)
+    assert (len(seen["trained"]), len(seen["scored"])) == (1258, 64)
+    assert not seen["trained"] & seen["scored"]
+    context = SearchContext(search_start(TINY, tmp_path, fence=2), RecordingChannel())
+    assert seen["scored"] <= set(context.dataset.val.rows.tolist())
 
 
 def test_without_companions_nothing_else_is_measured(tmp_path: Path) -> None:
