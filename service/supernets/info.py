@@ -20,13 +20,15 @@ class SupernetInfo:
     Attributes:
         reference: its public id.
         space: whose members are its slices.
-        spec: the parts ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
+        dataset: digest of what it was trained on.
+        spec: the parts ``dataset``, ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
         files: digests of everything that the search reads (supernet, teacher, projector, ...) by file name.
         outputs: of the stages of these names.
     """
 
     reference: str
     space: Space
+    dataset: str
     spec: Mapping[str, Json]
     files: Mapping[str, str]
     outputs: Mapping[str, Json]
@@ -37,6 +39,7 @@ class SupernetInfo:
         return cls(
             reference=format_id(IdKind.SUPERNET, row.id),
             space=Space.from_json(row.space),
+            dataset=row.info["dataset"],
             spec=row.info["spec"],
             files=row.info["files"],
             outputs=row.info["outputs"],

@@ -100,7 +100,7 @@ class SupernetStage:
             # What another search needs to take this supernet over (service.supernets.info).
             "files": ctx.digests,
             "outputs": {TeacherStage.name: ctx.outputs[TeacherStage.name], self.name: outputs},
-            "spec": ctx.spec.model_dump(mode="json", include={"teacher", "supernet"}),
+            "spec": ctx.spec.model_dump(mode="json", include={"dataset", "teacher", "supernet"}),
         }
         name = f"{ctx.space.name} on {ctx.start.dataset['name']}"
         ctx.announce(Resource(kind="supernet", name=name, file=SUPERNET_FILE, info=info))

@@ -6,7 +6,7 @@ from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.spaces import resolve_space
-from service.jobs.spec import SearchSpec, SupernetSpec, TeacherSpec
+from service.jobs.spec import DatasetRef, SearchSpec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
 
 
@@ -14,7 +14,8 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     """Space, teacher and supernet of the job that trained the weights.
 
     Raises:
-        ValidationFailed: the body describes another space or another training than the supernet has had.
+        ValidationFailed: the body describes another space or another training than the supernet has had, or splits the
+            same dataset otherwise, so that networks would be measured on images that they were trained on.
     """
     teacher = TeacherSpec.model_validate(warm.spec["teacher"])
     supernet = SupernetSpec.model_validate(warm.spec["supernet"])
@@ -30,6 +31,20 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     if spec.widths is not None:
         detail = f"supernet {warm.reference} is trained already; leave `widths` out"
         items.append(ErrorItem("/widths", "fixed_by_warm_start", detail, None))
+    items += _split_items(spec, warm, dataset)
     if items:
         raise ValidationFailed.of(items)
     return warm.space, teacher, supernet
+
+
+def _split_items(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> list[ErrorItem]:
+    if dataset.digest != warm.dataset:
+        return []
+    trained = DatasetRef.model_validate(warm.spec["dataset"])
+    detail = f"supernet {warm.reference} was trained on images that this split measures on"
+    official = {"val_fraction": dataset.val_images, "holdout_fraction": dataset.test_images}
+    return [
+        ErrorItem(f"/dataset/{field}", "split_mismatch", detail, [allowed])
+        for field, images in official.items()
+        if not images and getattr(spec.dataset, field) != (allowed := getattr(trained, field))
+    ]

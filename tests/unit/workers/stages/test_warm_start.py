@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def info(channel: StoppingChannel) -> SupernetInfo:
     return SupernetInfo(
         reference="sn_1",
         space=Space.from_json(told["space"]),
+        dataset=told["dataset"],
         spec=told["spec"],
         files=told["files"],
         outputs=told["outputs"],
@@ -84,6 +86,8 @@ def test_an_interrupted_search_goes_on_without_the_inputs(
         ({"space": "micro"}, "/space"),
         ({"supernet": {"epochs": 2}}, "/supernet"),
         ({"teacher": {"pretrain": {"epochs": 2}}}, "/teacher"),
+        ({"dataset": {"id": "digits", "val_fraction": 0.2}}, "/dataset/val_fraction"),
+        ({"dataset": {"id": "digits", "holdout_fraction": 0.3}}, "/dataset/holdout_fraction"),
     ],
 )
 def test_what_contradicts_the_supernet_is_refused(
@@ -102,3 +106,12 @@ def test_a_filled_search_of_a_trained_supernet_is_a_valid_body(trained: tuple[St
     assert resolved.space == warm.space
     assert resolved.spec.supernet.epochs == 1
     assert resolve_search(resolved.spec, BUILTINS["digits"], warm).spec == resolved.spec
+
+
+@pytest.mark.parametrize("changes", [{"digest": "f" * 64}, {"val_images": 180}], ids=["another", "official split"])
+def test_fractions_that_decide_nothing_may_differ(
+    changes: dict[str, Any], trained: tuple[Start, StoppingChannel]
+) -> None:
+    body = {"method": "masktas", "dataset": {"id": "digits", "val_fraction": 0.2}, "warm_start": "sn_1"}
+    other = replace(BUILTINS["digits"], **changes)
+    assert resolve_search(SearchSpec.model_validate(body), other, info(trained[1])).spec.dataset.val_fraction == 0.2
