@@ -12,8 +12,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from models.architecture import Architecture
-from models.extract import build_timm, check_state
+from models.foreign.layout import VitLayout
 from models.supernet import check_blocks
+from models.teacher_view import ImageForm, TeacherView
+from models.teacher_weights import build_vit, on_grid
 
 
 class TeacherError(ValueError):
@@ -25,33 +27,61 @@ class FrozenTeacher(nn.Module):
 
     The network stays in eval mode and gets no gradient, whatever is called on the module around it.
 
+    Patch ids are always the student's: a teacher for other sizes or patches gets the images resized so that its patches
+    lie on the student's grid, see :meth:`for_student`.
+
     Args:
         network: a timm ``VisionTransformer`` with class token and learned positions; register tokens are welcome.
+        view: turns the images that :meth:`features` gets into those that the network takes; None: they are the same.
 
     Raises:
-        TeacherError: when the network lacks a class token or a position table.
+        TeacherError: when the network lacks a class token or a position table, or takes other images than the view
+            gives.
     """
 
-    def __init__(self, network: VisionTransformer) -> None:
+    def __init__(self, network: VisionTransformer, view: TeacherView | None = None) -> None:
         super().__init__()
         if network.cls_token is None or network.pos_embed is None:
             lacking = "class token" if network.cls_token is None else "position table"
             raise TeacherError(f"the teacher has no {lacking}, allowed are Vision Transformers with both")
+        taken = (network.in_chans, *network.patch_embed.img_size)
+        if view is not None and taken != (view.teacher.channels, view.teacher.size, view.teacher.size):
+            raise TeacherError(f"the teacher takes images {taken}, the view gives {view.teacher}")
         self.network = network.requires_grad_(False).eval()
+        self.view = view
 
     @classmethod
-    def load(cls, path: Path, arch: Architecture) -> Self:
-        """Read a teacher of known architecture from a safetensors file under timm's names.
+    def load(cls, path: Path, layout: VitLayout | Architecture) -> Self:
+        """Read a teacher of known layout from a safetensors file under timm's names.
 
         Raises:
             FileNotFoundError: when there is no such file.
-            StateError: when its tensors are not exactly those of ``arch``.
+            StateError: when its tensors are not exactly those of the layout.
         """
-        state = load_file(path)
-        check_state(state, arch)
-        network = build_timm(arch)
-        network.load_state_dict(state)
-        return cls(network)
+        return cls(build_vit(_layout(layout), load_file(path)))
+
+    @classmethod
+    def for_student(
+        cls, path: Path, layout: VitLayout | Architecture, own: ImageForm, student: ImageForm, grid: int
+    ) -> Self:
+        """Read a teacher that looks at a student's images patch by patch as the student does.
+
+        Its positions are resampled to the student's grid; images are resized to that grid times its own patch.
+
+        Args:
+            path: weights under timm's names.
+            layout: of these weights.
+            own: what the teacher was trained on.
+            student: form of the images that :meth:`features` will get.
+            grid: patches along one side of the student's images.
+
+        Raises:
+            FileNotFoundError: when there is no such file.
+            StateError: when its tensors are not exactly those of the layout.
+        """
+        placed, state = on_grid(_layout(layout), load_file(path), grid)
+        form = ImageForm(size=placed.arch.img_size, channels=placed.arch.in_chans, mean=own.mean, std=own.std)
+        return cls(build_vit(placed, state), TeacherView(student, form))
 
     @property
     def embed_dim(self) -> int:
@@ -76,7 +106,7 @@ class FrozenTeacher(nn.Module):
         """Tokens after each of some blocks, when only some patches are seen.
 
         Args:
-            x_BCHW: images of the size that the teacher was built for.
+            x_BCHW: images of the size that the teacher was built for, or of the student's form when it has a view.
             ids_keep: int64 (B, V), the visible patches; None shows all of them, in image order.
             after: numbers of blocks, from 1 to the depth, ascending; blocks beyond the last of them are not run.
 
@@ -89,12 +119,13 @@ class FrozenTeacher(nn.Module):
         """
         check_blocks(after, self.depth)
         net = self.network
-        expected = (net.in_chans, *net.patch_embed.img_size)
+        form = self.view.student if self.view else None
+        expected = (form.channels, form.size, form.size) if form else (net.in_chans, *net.patch_embed.img_size)
         ids_fit = ids_keep is None or ids_keep.shape[:-1] == x_BCHW.shape[:1]
         if x_BCHW.ndim != 4 or tuple(x_BCHW.shape[1:]) != expected or not ids_fit:
             found = f"{tuple(x_BCHW.shape)}, ids_keep {None if ids_keep is None else tuple(ids_keep.shape)}"
             raise ValueError(f"images have shape {found}, expected (B, {', '.join(map(str, expected))}), (B, visible)")
-        t_BTD = net._pos_embed(net.patch_embed(x_BCHW))
+        t_BTD = net._pos_embed(net.patch_embed(self.view(x_BCHW) if self.view else x_BCHW))
         prefix = net.num_prefix_tokens
         patches_BVD = t_BTD[:, prefix:]
         if ids_keep is not None:
@@ -107,3 +138,7 @@ class FrozenTeacher(nn.Module):
             if i + 1 in after:
                 kept[i + 1] = t_BTD
         return tuple(torch.cat((kept[n][:, :1], kept[n][:, prefix:]), dim=1) for n in after)
+
+
+def _layout(layout: VitLayout | Architecture) -> VitLayout:
+    return layout if isinstance(layout, VitLayout) else VitLayout(arch=layout)

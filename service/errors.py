@@ -208,6 +208,18 @@ class SupernetUnavailable(ServiceError):
     code, title = "supernet_unavailable", "The supernet cannot be had"
 
 
+class TeacherInvalid(ServiceError):
+    """The weights cannot serve as a teacher; ``keys`` lists every tensor at fault, where the tensors are to blame."""
+
+    status, code, title = 422, "teacher_invalid", "The weights cannot serve as a teacher"
+
+
+class TeacherUnavailable(ServiceError):
+    """The weights cannot be had now: the hub does not answer, or the store has lost them. Nobody tries again alone."""
+
+    code, title, retryable = "teacher_unavailable", "The teacher's weights cannot be had", True
+
+
 class NoFeasibleCandidate(ServiceError):
     """The search met no network inside the limits; carries the nearest misses."""
 

@@ -13,6 +13,7 @@ from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
 from service.jobs.resolve import resolve_search
 from service.jobs.spec import SearchSpec
+from service.teachers.info import TeacherInfo
 from workers.protocol import BlobRef, CheckpointMessage, Resume, Start
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,12 +64,17 @@ def search_start(
     *,
     dataset: DatasetInfo = BUILTINS["digits"],
     blob: Path | None = None,
+    teacher: tuple[TeacherInfo, Path] | None = None,
     threads: int = 1,
     checkpoint_s: float = 1e9,
     fence: int = 1,
 ) -> Start:
     """The order that a supervisor would give for a search body; each fence has a run directory of its own."""
-    spec = resolve_search(SearchSpec.model_validate(body), dataset).spec
+    info, weights = teacher or (None, None)
+    spec = resolve_search(SearchSpec.model_validate(body), dataset, registered=info).spec
+    inputs = [BlobRef(name="dataset", path=str(blob), sha256=dataset.digest)] if blob else []
+    if info is not None:
+        inputs.append(BlobRef(name="teacher", path=str(weights), sha256=info.digest))
     run_dir = folder / "runs" / str(fence)
     run_dir.mkdir(parents=True)
     return Start(
@@ -84,7 +90,8 @@ def search_start(
         checkpoint_s=checkpoint_s,
         lease_s=60,
         dataset=dataset.to_json(),
-        inputs=[BlobRef(name="dataset", path=str(blob), sha256=dataset.digest)] if blob else [],
+        teacher=info.to_json() if info else {},
+        inputs=inputs,
     )
 
 

@@ -12,16 +12,17 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.db.models import Checkpoint, Dataset, JobKind, Supernet
-from service.errors import DatasetInvalid, SupernetUnavailable
+from service.db.models import Checkpoint, Dataset, JobKind, Supernet, Teacher
+from service.errors import DatasetInvalid, SupernetUnavailable, TeacherUnavailable
 from service.ids import IdKind, format_id, parse_id
 from service.jobs.transitions import lock_owned
 from service.jobs.values import Claim, Lost
 from service.store import ArtifactStore, BlobCorrupt, BlobError
 from service.supernets.info import SupernetInfo
+from service.teachers.info import TeacherInfo
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
-from workers.protocol import DATASET_INPUT, BlobRef, Resume, Start
+from workers.protocol import DATASET_INPUT, TEACHER_INPUT, BlobRef, Resume, Start
 from workers.recording import warn
 from workers.rundirs import RunDirs
 
@@ -54,6 +55,9 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
     warm = keeper.write(lambda session: _warm_start(session, claim))
     if isinstance(warm, Lost):
         return warm
+    teacher = keeper.write(lambda session: _teacher(session, claim))
+    if isinstance(teacher, Lost):
+        return teacher
     blobs = dirs.cache / "blobs"
     start = Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
@@ -68,7 +72,12 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         checkpoint_s=settings.checkpoint_s,
         lease_s=settings.lease_s,
         dataset=dataset.to_json() if dataset else {},
-        inputs=[*_dataset_input(context.store, blobs, dataset), *_warm_inputs(context.store, blobs, warm)],
+        teacher=teacher.to_json() if teacher else {},
+        inputs=[
+            *_dataset_input(context.store, blobs, dataset),
+            *_warm_inputs(context.store, blobs, warm),
+            *_teacher_input(context.store, blobs, teacher),
+        ],
         adopted=dict(warm.outputs) if warm else {},
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
         resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
@@ -115,7 +124,7 @@ def _discard(store: ArtifactStore, keeper: LeaseKeeper, claim: Claim, checkpoint
 
 
 def _dataset(session: Session, claim: Claim) -> DatasetInfo | None:
-    if claim.kind is JobKind.DATASET_IMPORT:
+    if claim.kind is not JobKind.SEARCH:
         return None
     if claim.dataset_id is None:
         return BUILTINS[claim.spec["dataset"]["id"]]
@@ -131,6 +140,27 @@ def _warm_start(session: Session, claim: Claim) -> SupernetInfo | None:
         detail = f"Supernet {asked['supernet']} was deleted with the job that trained it; train one again."
         raise SupernetUnavailable(detail)
     return SupernetInfo.from_row(row)
+
+
+def _teacher(session: Session, claim: Claim) -> TeacherInfo | None:
+    """The registered teacher that a search names; one that takes a supernet over finds it among that one's files."""
+    reference = (claim.spec.get("teacher") or {}).get("id")
+    if claim.kind is not JobKind.SEARCH or reference is None or claim.spec.get("warm_start"):
+        return None
+    row = session.get(Teacher, parse_id(IdKind.TEACHER, reference))
+    if row is None or row.owner != claim.owner:
+        raise TeacherUnavailable(f"Teacher {reference} is gone; start a search with another one.")
+    return TeacherInfo.from_row(row)
+
+
+def _teacher_input(store: ArtifactStore, blobs: Path, teacher: TeacherInfo | None) -> list[BlobRef]:
+    if teacher is None:
+        return []
+    try:
+        return [_cached(store, blobs, TEACHER_INPUT, teacher.digest)]
+    except BlobError as error:
+        detail = f"The stored weights of teacher {teacher.reference} are missing or damaged; register it again."
+        raise TeacherUnavailable(detail) from error
 
 
 def _dataset_input(store: ArtifactStore, blobs: Path, dataset: DatasetInfo | None) -> list[BlobRef]:

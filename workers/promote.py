@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import delete, update
 from sqlalchemy.dialects.postgresql import insert
@@ -24,6 +25,7 @@ from service.db.models import (
     Supernet,
     Teacher,
 )
+from service.ids import IdKind, format_id
 from service.jobs.events import EventType, append_event
 from service.jobs.transitions import finish_succeeded, lock_owned
 from service.jobs.values import Claim, Finished, Lost
@@ -104,6 +106,10 @@ def promote_result(session: Session, claim: Claim, message: Result) -> Finished 
     _rank(session, job, message.accuracies)
     if job.kind == JobKind.DATASET_IMPORT:
         _complete_dataset(session, job, message)
+    if message.teacher is not None:
+        [digest] = [ref.sha256 for ref in message.artifacts if ref.name == message.teacher.file]
+        teacher_id = _upsert_resource(session, job, message.teacher, digest)
+        job.result = {**message.result, "teacher": format_id(IdKind.TEACHER, teacher_id)}
     return finished
 
 
@@ -133,7 +139,7 @@ def _pinned(run_dir: Path, ref: FileRef) -> Iterator[Path]:
         pinned.unlink()
 
 
-def _upsert_resource(session: Session, job: Job, resource: Resource, sha256: str) -> None:
+def _upsert_resource(session: Session, job: Job, resource: Resource, sha256: str) -> UUID:
     row: Json = {"owner": job.owner, "job_id": job.id, "sha256": sha256}
     info = dict(resource.info)
     if resource.kind == "teacher":
@@ -142,8 +148,8 @@ def _upsert_resource(session: Session, job: Job, resource: Resource, sha256: str
     else:
         table = Supernet
         row |= {"method": info.pop("method"), "space": info.pop("space"), "info": info}
-    statement = insert(table).values(**row)
-    session.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=row))
+    statement = insert(table).values(**row).on_conflict_do_update(index_elements=["job_id"], set_=row)
+    return session.execute(statement.returning(table.id)).scalar_one()
 
 
 def _rank(session: Session, job: Job, accuracies: Sequence[Accuracy]) -> None:

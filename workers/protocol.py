@@ -19,6 +19,9 @@ StopReason = Literal["cancel", "pause", "drain", "lease_lost", "budget"]
 DATASET_INPUT = "dataset"
 """Name of the dataset's blob among the inputs; a built-in comes without."""
 
+TEACHER_INPUT = "teacher"
+"""Name of a registered teacher's weights among the inputs."""
+
 DATASET_ARTIFACT = "dataset"
 """Kind of the artifact that holds an imported dataset's blob."""
 
@@ -78,6 +81,7 @@ class Start(_Message):
     checkpoint_s: float
     lease_s: float
     dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
+    teacher: Json = {}  # id, name, digest, architecture, info: of the registered teacher that the job names
     inputs: list[BlobRef] = []
     adopted: dict[str, Json] = {}  # outputs of stages that are not run, since their files are among the inputs
     import_root: str | None = None
@@ -198,6 +202,7 @@ class Result(_Message):
     artifacts: list[ArtifactRef]
     accuracies: list[Accuracy] = []
     dataset: Json | None = None  # of an import: classes, counts, image, report; its blob is an artifact
+    teacher: Resource | None = None  # of a teacher import; its file is an artifact
 
 
 class ErrorMessage(_Message):

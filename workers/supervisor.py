@@ -14,7 +14,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt
-from service.errors import BudgetExhausted, ServiceError, StorageFull, Unavailable, WorkerLost
+from service.errors import BudgetExhausted, ServiceError, StorageFull, TeacherUnavailable, Unavailable, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.values import Claim, Finished, Lost
@@ -41,6 +41,9 @@ log = structlog.get_logger(__name__)
 Json = dict[str, Any]
 
 _NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
+
+_LEFT_TO_PEOPLE = frozenset({StorageFull.code, TeacherUnavailable.code})
+"""Worth a retry by somebody who has made room or found a network, not by us at once."""
 
 _INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
 
@@ -75,8 +78,7 @@ class Failed:
     @classmethod
     def by_record(cls, error: Json, exit_code: int | None = None) -> Failed:
         """The ending that a stored error means."""
-        # A full disk is worth a retry by somebody who has made room, not by us at once.
-        return cls(error, bool(error["retryable"]) and error["code"] != StorageFull.code, exit_code)
+        return cls(error, bool(error["retryable"]) and error["code"] not in _LEFT_TO_PEOPLE, exit_code)
 
 
 Ending = Succeeded | Stopped | Failed

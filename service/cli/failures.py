@@ -57,11 +57,21 @@ _START_ONE = "start one with `vitailor up`, or name a running one with --url or 
 _NEXT_STEPS = {
     "unauthorized": "give the server's key in VITAILOR_API_KEY, or name its data folder with --data",
     "forbidden": "use a key that has the scope for this",
-    "not_found": "`vitailor jobs` and `vitailor datasets` list what there is",
+    "not_found": "`vitailor jobs`, `vitailor datasets` and `vitailor teachers list` tell what there is",
     "validation_failed": "correct what is named above; `vitailor validate` checks without starting anything",
     "constraint_unsatisfiable": "choose a limit inside the reachable range",
     "invalid_state": "`vitailor job ID` shows the state; the actions that are possible now are named above",
 }
+
+
+def _key_lines(keys: object) -> list[str]:
+    """Every tensor at fault in a file of weights, one a line."""
+    if not isinstance(keys, dict):
+        return []
+    lines = [f"  {fault}: {name}" for fault in ("missing", "unexpected") for name in keys.get(fault) or ()]
+    for entry in keys.get("misshapen") or ():
+        lines.append(f"  misshapen: {entry['name']} is {entry['found']}, expected {entry['expected']}")
+    return lines
 
 
 def report(error: ClientError | UsageProblem) -> Exit:
@@ -78,6 +88,7 @@ def problem_lines(problem: Problem) -> list[str]:
         lines.append(f"  at {item.pointer or '/'}: {item.detail}")
         if item.allowed is not None:
             lines.append(f"     allowed: {_in_words(item.allowed)}")
+    lines += _key_lines((problem.model_extra or {}).get("keys"))
     return lines
 
 

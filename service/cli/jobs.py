@@ -142,6 +142,8 @@ def print_job(client: Client, job: Job) -> None:
         print(f"  warning: {warning.detail}")
     if job.error is not None:
         print("\n".join(problem_lines(job.error)))
+    if job.status == "succeeded" and job.kind == "teacher_import":
+        print(f"teacher: {(job.result or {}).get('teacher')}")
     if job.status == "succeeded" and job.kind == "search":
         print_result(client, job)
         print(f"next: `vitailor download {job.id}` fetches the winner")

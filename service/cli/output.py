@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from service.client import Candidate, Dataset, Event, Job, Space
+from service.client import Candidate, Dataset, Event, Job, Space, Teacher
 
 _PIPE_WIDTH = 160  # nobody wraps what goes into a file
 
@@ -67,6 +67,16 @@ def datasets_table(datasets: Iterable[Dataset]) -> Table:
         table.add_row(
             dataset.id, dataset.name, dataset.status, str(len(dataset.classes)), str(dataset.counts.get("images", ""))
         )
+    return table
+
+
+def teachers_table(teachers: Iterable[Teacher]) -> Table:
+    """One line a teacher."""
+    table = _table("teacher", "name", "kind", "width", "depth", "patch", "image", "licence")
+    for teacher in teachers:
+        arch, licence = teacher.architecture, teacher.info.get("licence") or {}
+        sizes = (str(arch.get(field, "")) for field in ("embed_dim", "depth", "patch_size", "img_size"))
+        table.add_row(teacher.id, teacher.name, teacher.info.get("kind", ""), *sizes, licence.get("name") or "")
     return table
 
 

@@ -14,7 +14,19 @@ creating request carries an idempotency key, streams go on after the last event 
 
 from service.client.client import Client
 from service.client.errors import ApiError, ClientError, DigestMismatch, NoServer, Unreachable
-from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Problem, ProblemItem, Space, Supernet
+from service.client.records import (
+    Artifact,
+    Candidate,
+    Dataset,
+    Event,
+    Job,
+    Page,
+    Problem,
+    ProblemItem,
+    Space,
+    Supernet,
+    Teacher,
+)
 
 __all__ = [
     "ApiError",
@@ -32,5 +44,6 @@ __all__ = [
     "ProblemItem",
     "Space",
     "Supernet",
+    "Teacher",
     "Unreachable",
 ]

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from service.client import download, events
-from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space, Supernet
+from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space, Supernet, Teacher
 from service.client.transport import Transport, segment
 
 Json = dict[str, Any]
@@ -129,6 +129,23 @@ class Client:
         """Import a folder or Parquet file that lies below the server's import root; ``job`` of the result does it."""
         body = {"name": name, "source": {"path": path, "labels": labels}}
         return Dataset.model_validate(self._transport.post("/datasets", body))
+
+    def teachers(self) -> list[Teacher]:
+        """Registered and pretrained teachers, the newest first."""
+        return self._list("/teachers", Teacher, None)
+
+    def teacher(self, teacher_id: str) -> Teacher:
+        """One teacher."""
+        return Teacher.model_validate(self._transport.get(f"/teachers/{segment(teacher_id)}"))
+
+    def add_teacher(self, source: Json, *, name: str | None = None) -> Job:
+        """Register weights that exist already; ``result["teacher"]`` of the job is the id once it has succeeded.
+
+        Args:
+            source: ``{"timm": name}`` or ``{"path": below the server's import root}``, and what the file does not tell.
+            name: what to call it.
+        """
+        return Job.model_validate(self._transport.post("/teachers", {"name": name, "source": source}))
 
     def spaces(self) -> list[Space]:
         """The named search spaces."""

@@ -133,6 +133,17 @@ class Dataset(Record):
     error: Problem | None = None
 
 
+class Teacher(Record):
+    """A frozen network that searches can learn from; ``info`` has its licence and where it comes from."""
+
+    id: str
+    name: str
+    digest: str
+    architecture: Json
+    info: Json = {}
+    job: str | None = None
+
+
 class Space(Record):
     """A named set of architectures; ``costs`` has its ``min``, ``centre`` and ``max``."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import NoReturn
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,6 +15,7 @@ from service.datasets.schemas import NewDataset
 from service.db.models import Dataset, DatasetStatus, Job, JobKind
 from service.errors import DatasetInUse, DatasetInvalid, ErrorItem, NotFound, ValidationFailed
 from service.ids import BadId, IdKind, format_id, parse_id
+from service.imports import confined_path
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
 from service.jobs.values import NewJob
@@ -63,7 +63,7 @@ async def start_import(
     Raises:
         ValidationFailed: the path is not a file or folder below the import root.
     """
-    path = await asyncio.to_thread(_confined, new.source.path, import_root)
+    path = await asyncio.to_thread(confined_path, new.source.path, import_root)
     source = new.source.model_copy(update={"path": path}).model_dump(mode="json")
     row = await DatasetRepository(session, owner).add(new.name, source)
     request = NewJob(
@@ -76,30 +76,6 @@ async def start_import(
         dataset_id=row.id,
     )
     return row, await session.run_sync(transitions.enqueue, request)
-
-
-def _confined(asked: str, import_root: Path | None) -> str:
-    """The path relative to the import root, with every symbolic link on the way followed.
-
-    Whoever reads the files later resolves the path anew; this check answers the client, that one protects the host.
-    """
-    if import_root is None:
-        _refuse(asked, "imports_disabled", "imports are switched off: the server's VITAILOR_IMPORT_ROOT is not set")
-    root = import_root.resolve()
-    try:
-        found = (root / asked).resolve()
-        exists = found.exists()
-    except (OSError, RuntimeError):  # a name that is too long, a loop of links
-        _refuse(asked, "path_not_found", "the path cannot be read")
-    if not found.is_relative_to(root):
-        _refuse(asked, "path_outside_root", "the path leads out of the import root; give one relative to that folder")
-    if not exists:
-        _refuse(asked, "path_not_found", "there is no such file or folder below the import root")
-    return found.relative_to(root).as_posix()
-
-
-def _refuse(asked: str, code: str, detail: str) -> NoReturn:
-    raise ValidationFailed(f"source.path {asked[:200]!r}: {detail}.", errors=[ErrorItem("/source/path", code, detail)])
 
 
 async def delete_dataset(session: AsyncSession, owner: str, dataset_id: UUID) -> None:

@@ -70,6 +70,7 @@ class JobKind(StrEnum):
 
     SEARCH = "search"
     DATASET_IMPORT = "dataset_import"
+    TEACHER_IMPORT = "teacher_import"
 
 
 class DatasetStatus(StrEnum):

@@ -19,6 +19,8 @@ from service.jobs.values import NewJob
 from service.searches.schemas import Feasibility, ReachableCost, SearchPreview
 from service.supernets.info import SupernetInfo
 from service.supernets.service import find_supernet
+from service.teachers.info import TeacherInfo
+from service.teachers.service import find_teacher
 
 
 async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> Job:
@@ -29,7 +31,7 @@ async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> 
     """
     dataset = await find_dataset(session, owner, asked.dataset.id)
     # Limits are decided exactly, which may take seconds of processor time.
-    resolved = await asyncio.to_thread(resolve_search, asked, dataset, await _warm_start(session, owner, asked))
+    resolved = await asyncio.to_thread(resolve_search, asked, dataset, *await _named(session, owner, asked))
     request = _new_job(owner, resolved, dataset)
     job = await session.run_sync(transitions.enqueue, request)
     job.warnings = [warning.to_json() for warning in resolved.warnings]
@@ -40,11 +42,15 @@ async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> 
 async def preview_search(session: AsyncSession, owner: str, asked: SearchSpec) -> SearchPreview:
     """What :func:`start_search` would start; refuses what that would refuse."""
     dataset = await find_dataset(session, owner, asked.dataset.id)
-    return await asyncio.to_thread(_preview, asked, dataset, await _warm_start(session, owner, asked))
+    return await asyncio.to_thread(_preview, asked, dataset, *await _named(session, owner, asked))
 
 
-async def _warm_start(session: AsyncSession, owner: str, asked: SearchSpec) -> SupernetInfo | None:
-    return await find_supernet(session, owner, asked.warm_start.supernet) if asked.warm_start else None
+async def _named(
+    session: AsyncSession, owner: str, asked: SearchSpec
+) -> tuple[SupernetInfo | None, TeacherInfo | None]:
+    """Supernet and teacher that a search names by their ids."""
+    warm = await find_supernet(session, owner, asked.warm_start.supernet) if asked.warm_start else None
+    return warm, await find_teacher(session, owner, asked.teacher.id) if asked.teacher.id else None
 
 
 def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
@@ -64,8 +70,10 @@ def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
     )
 
 
-def _preview(asked: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None) -> SearchPreview:
-    resolved = resolve_search(asked, dataset, warm)
+def _preview(
+    asked: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None, registered: TeacherInfo | None
+) -> SearchPreview:
+    resolved = resolve_search(asked, dataset, warm, registered)
     windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
     members = FeasibleSet(resolved.space, windows, resolved.num_classes).count
     return SearchPreview(

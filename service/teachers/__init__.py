@@ -1,1 +1,1 @@
-"""Teachers that searches have pretrained."""
+"""Teachers: pretrained by searches, or registered from published weights."""

@@ -14,9 +14,10 @@ from search.constraints import feasible_set
 from search.cost import macs
 from search.measures import Measure
 from search.space import Space
-from service.jobs.resolve import measure_plan, planned_evaluations, teacher_architecture
-from service.jobs.spec import MaskedSpec, OptimSpec
+from service.jobs.resolve import measure_plan, planned_evaluations
+from service.jobs.spec import MaskedSpec, OptimSpec, PretrainSpec
 from workers.stages.search_context import SearchContext
+from workers.stages.teacher import taught_architecture
 
 _TRAINING = 3  # forward, and backward to inputs and to weights
 _DECODER_MLP_RATIO = 4
@@ -26,16 +27,13 @@ _THREE_QUARTERS = 0.75
 def planned_work(ctx: SearchContext) -> dict[str, float]:
     """Multiply-accumulates of each stage that computes; needs the dataset."""
     spec, space = ctx.spec, ctx.space
-    teacher = teacher_architecture(spec.teacher.pretrain, space)
+    teacher = taught_architecture(ctx)
     typical = space.centre()
     train, val = len(ctx.dataset.train), min(len(ctx.dataset.val), spec.search.evaluation.images)
     feasible = feasible_set(space, ctx.constraints, len(ctx.classes)).count
     evaluations = planned_evaluations(spec.search, feasible) * (2 if spec.search.baseline == "random" else 1)
-    own_masks = macs(teacher) * _visible_share(spec.teacher.pretrain)
-    decoder = _decoder_macs(spec.teacher.pretrain, teacher.num_patches)
     work = {
-        "teacher": _images(spec.teacher.pretrain, train)
-        * (_TRAINING * (own_masks + decoder) + _crop_macs(spec.teacher.pretrain, space)),
+        "teacher": _pretraining(spec.teacher.pretrain, teacher, space, train),
         "supernet": _images(spec.supernet, train)
         * (_TRAINING * _students_macs(ctx) + _teaching_macs(ctx, teacher) + _crop_macs(spec.supernet, space)),
         "search": evaluations * val * _measuring_macs(ctx),
@@ -45,6 +43,15 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
     if ctx.classes:
         work["retrain"] = spec.retrain.top_k * _images(spec.retrain, train) * _TRAINING * macs(typical)
     return work
+
+
+def _pretraining(spec: PretrainSpec | None, teacher: Architecture, space: Space, images: int) -> float:
+    """Work of pretraining the teacher; one that exists already costs next to nothing."""
+    if spec is None:
+        return 0.0
+    own_masks = macs(teacher) * _visible_share(spec)
+    decoder = _decoder_macs(spec, teacher.num_patches)
+    return _images(spec, images) * (_TRAINING * (own_masks + decoder) + _crop_macs(spec, space))
 
 
 class Estimator:
@@ -103,7 +110,8 @@ def _teaching_macs(ctx: SearchContext, teacher: Architecture) -> float:
         seen += _visible_share(spec) * (1.0 if predicts else compared)
     if spec.distillation and spec.distill.positions != "visible":
         seen += compared
-    decoder = _decoder_macs(ctx.spec.teacher.pretrain, teacher.num_patches) if predicts else 0.0
+    pretrain = ctx.spec.teacher.pretrain
+    decoder = _decoder_macs(pretrain, teacher.num_patches) if predicts and pretrain is not None else 0.0
     return seen * macs(teacher) + decoder
 
 

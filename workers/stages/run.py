@@ -21,6 +21,7 @@ from workers.stages.search import SearchStage
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import SupernetStage
 from workers.stages.teacher import TeacherStage
+from workers.stages.teacher_import import import_teacher_job
 
 
 class Stage(Protocol):
@@ -63,6 +64,8 @@ def run_job(start: Start, channel: Channel) -> Result:
     kind = JobKind(start.kind)
     if kind is JobKind.DATASET_IMPORT:
         return import_dataset_job(start, channel)
+    if kind is JobKind.TEACHER_IMPORT:
+        return import_teacher_job(start, channel)
     ctx = SearchContext(start, channel)
     _run_stages(ctx, search_stages())
     return search_result(ctx)

@@ -9,7 +9,7 @@ from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.spaces import constraints_of, field_errors, make_space, space_of
-from service.jobs.resolve.teachers import teacher_architecture
+from service.jobs.resolve.teachers import on_students_grid, teacher_architecture, teacher_notices
 
 __all__ = [
     "MIN_VISIBLE",
@@ -20,8 +20,10 @@ __all__ = [
     "listed_genotypes",
     "make_space",
     "measure_plan",
+    "on_students_grid",
     "planned_evaluations",
     "resolve_search",
     "space_of",
     "teacher_architecture",
+    "teacher_notices",
 ]

@@ -15,11 +15,12 @@ from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
 from service.jobs.resolve.supernet import check_objective, resolve_objective
-from service.jobs.resolve.teachers import check_teacher, resolve_pretrain, teacher_architecture
+from service.jobs.resolve.teachers import adopted_teacher_notices, resolve_teacher, teacher_width
 from service.jobs.resolve.warm_start import take_over
 from service.jobs.resolve.widths import widened
-from service.jobs.spec import SearchSpec, SupernetSpec, TeacherSpec
+from service.jobs.spec import SearchSpec
 from service.supernets.info import SupernetInfo
+from service.teachers.info import TeacherInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,16 @@ class Resolved:
     warnings: tuple[ErrorItem, ...]
 
 
-def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None = None) -> Resolved:
+def resolve_search(
+    spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None = None, registered: TeacherInfo | None = None
+) -> Resolved:
     """Fill every open field of a search.
 
     Args:
         spec: as it was asked for.
         dataset: that it names.
         warm: the supernet of its ``warm_start``.
+        registered: the teacher of its ``teacher.id``.
 
     Raises:
         ValidationFailed: fields that contradict the dataset, the space or each other.
@@ -54,15 +58,17 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | 
             space = widened(space, spec.widths, warnings)
         supernet = resolve_masked(spec.supernet, space.largest(), train_images, "/supernet", warnings)
         supernet = resolve_objective(supernet, slimmable=spec.widths is not None)
-        teacher = _resolve_teacher(spec, space, train_images, supernet, warnings)
+        teacher = resolve_teacher(spec.teacher, registered, space, train_images, supernet.mask_ratio, warnings)
+        width = teacher_width(teacher, registered)
         check_objective(supernet, space, teacher.pretrain, spec)
     else:
         space, teacher, supernet = take_over(spec, warm, dataset)
+        warnings += adopted_teacher_notices(warm.outputs["teacher"], space)
+        width = warm.outputs["teacher"]["architecture"]["embed_dim"]
     num_classes = len(dataset.classes) if mode != "none" else 0
     retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
-    teacher_width = teacher_architecture(teacher.pretrain, space).embed_dim
     val_images = _val_images(spec, dataset)
-    search = resolve_evaluation(spec.search, supernet, space.largest(), teacher_width, val_images, warnings)
+    search = resolve_evaluation(spec.search, supernet, space.largest(), width, val_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
     search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes)
@@ -85,14 +91,6 @@ def resolve_search(spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | 
         reachable=reachable,
         warnings=tuple(warnings),
     )
-
-
-def _resolve_teacher(
-    spec: SearchSpec, space: Space, train_images: int, supernet: SupernetSpec, warnings: list[ErrorItem]
-) -> TeacherSpec:
-    pretrain = resolve_pretrain(spec.teacher.pretrain, space.largest(), train_images, supernet.mask_ratio, warnings)
-    check_teacher(pretrain, space)
-    return spec.teacher.model_copy(update={"pretrain": pretrain})
 
 
 def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:

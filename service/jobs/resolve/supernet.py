@@ -30,13 +30,13 @@ def _resolve_distill(asked: DistillSpec, slimmable: bool) -> DistillSpec:
     return asked.model_copy(update={"loss": loss, "projector": projector, "target_norm": target_norm})
 
 
-def check_objective(filled: SupernetSpec, space: Space, pretrain: PretrainSpec, asked: SearchSpec) -> None:
+def check_objective(filled: SupernetSpec, space: Space, pretrain: PretrainSpec | None, asked: SearchSpec) -> None:
     """Refuse options that contradict each other.
 
     Args:
         filled: the supernet's part, without open fields.
         space: of the search.
-        pretrain: the filled pretraining of the teacher.
+        pretrain: the filled pretraining of the teacher; None for one that exists already.
         asked: the whole body.
 
     Raises:
@@ -70,12 +70,15 @@ def _sampling_items(filled: SupernetSpec, limited: bool) -> Iterator[ErrorItem]:
         yield ErrorItem("/supernet/sampling", "no_window", detail, ["uniform", "sandwich"])
 
 
-def _reconstruction_items(filled: SupernetSpec, pretrain: PretrainSpec) -> Iterator[ErrorItem]:
+def _reconstruction_items(filled: SupernetSpec, pretrain: PretrainSpec | None) -> Iterator[ErrorItem]:
     if filled.recon_target == "pixels":
         return
     if not filled.reconstruction:
         detail = f"recon_target is {filled.recon_target}, and reconstruction is off"
         yield ErrorItem("/supernet/recon_target", "reconstruction_off", detail, ["pixels"])
+    elif pretrain is None:
+        detail = f"recon_target is {filled.recon_target}, and only a teacher that this search pretrains has a decoder"
+        yield ErrorItem("/supernet/recon_target", "no_teacher_decoder", detail, ["pixels"])
     elif filled.norm_targets != pretrain.norm_targets:
         scale = str(pretrain.norm_targets).lower()
         detail = f"the teacher predicts pixels with norm_targets {scale}, which the supernet is to repeat"

@@ -2,17 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
 from search.space import Space
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.spaces import field_errors
-from service.jobs.spec import PretrainSpec, TeacherArchitecture
+from service.jobs.spec import PretrainSpec, TeacherArchitecture, TeacherSpec
+from service.teachers.info import TeacherInfo
 
 
-def resolve_pretrain(
+def resolve_teacher(
+    asked: TeacherSpec,
+    known: TeacherInfo | None,
+    space: Space,
+    train_images: int,
+    mask_ratio: float | None,
+    warnings: list[ErrorItem],
+) -> TeacherSpec:
+    """Fill where the teacher comes from; one that is pretrained is the default.
+
+    Args:
+        asked: by the user.
+        known: the teacher that ``asked.id`` names.
+        mask_ratio: of the student's training.
+
+    Raises:
+        ValidationFailed: one that is to be pretrained cannot be built or trained.
+    """
+    if asked.timm is not None:
+        return asked  # what it is, the trainer finds out
+    if asked.id is not None:
+        assert known is not None, "whoever names a teacher by its id has looked it up"
+        on_students_grid(known.network, space)
+        warnings += teacher_notices(known.name, known.network, known.info.get("licence"), space)
+        return asked
+    pretrain = _resolve_pretrain(asked.pretrain or PretrainSpec(), space.largest(), train_images, mask_ratio, warnings)
+    _check_buildable(pretrain, space)
+    return TeacherSpec(pretrain=pretrain)
+
+
+def teacher_notices(
+    name: str, network: Architecture, licence: Mapping[str, Any] | None, space: Space
+) -> list[ErrorItem]:
+    """What users of a teacher should know: its terms, and what has to be resampled for it.
+
+    Args:
+        name: of the teacher.
+        network: the teacher at its own size.
+        licence: of its weights, as ``models.foreign.licences.Licence.to_json``.
+        space: of the students.
+    """
+    notices = []
+    if licence and licence.get("commercial_use") is False:
+        detail = f"teacher {name!r} has the licence {licence['name']}: {licence['note']}"
+        notices.append(ErrorItem("/teacher", "teacher_licence", detail))
+    grid = space.img_size // space.patch_size
+    size = grid * network.patch_size
+    if (grid, size) != (network.grid_size, space.img_size):
+        own, wanted = f"{network.grid_size}x{network.grid_size}", f"{grid}x{grid}"
+        detail = (
+            f"teacher {name!r} was trained on a grid of {own} patches of {network.patch_size} pixels, the student's "
+            f"grid is {wanted} patches of {space.patch_size}: images are resized from {space.img_size} to {size} "
+            "pixels for the teacher"
+        )
+        if network.grid_size != grid:
+            detail += f", and its positions are resampled from {own} to {wanted}"
+        notices.append(ErrorItem("/teacher", "teacher_resampled", detail))
+    return notices
+
+
+def on_students_grid(network: Architecture, space: Space) -> Architecture:
+    """The teacher as it looks at the images of a student: as many patches as the student has, each of its own size.
+
+    Raises:
+        ValidationFailed: that image would be too large.
+    """
+    grid = space.img_size // space.patch_size
+    try:
+        return replace(network, img_size=grid * network.patch_size)
+    except ArchitectureError as error:
+        detail = (
+            f"on the student's grid of {grid}x{grid} patches its patches of {network.patch_size} pixels need images of "
+            f"{grid * network.patch_size} pixels ({error}); choose larger patches in the space"
+        )
+        raise ValidationFailed.of([ErrorItem("/teacher", "teacher_too_fine", detail)]) from error
+
+
+def adopted_teacher_notices(outputs: Mapping[str, Any], space: Space) -> list[ErrorItem]:
+    """The same of the teacher of a supernet that a search takes over, from the outputs of its stage."""
+    if outputs.get("licence") is None:  # it was pretrained
+        return []
+    network = Architecture.from_json(outputs["architecture"])
+    return teacher_notices(outputs["name"], network, outputs["licence"], space)
+
+
+_WIDEST = 1664
+"""Of timm's Vision Transformers; which of them a name means, only the trainer can look up."""
+
+
+def teacher_width(filled: TeacherSpec, known: TeacherInfo | None) -> int:
+    """Width of the teacher's tokens, or at least as much."""
+    if filled.pretrain is not None and filled.pretrain.architecture is not None:
+        return filled.pretrain.architecture.embed_dim
+    return known.network.embed_dim if known is not None else _WIDEST
+
+
+def _resolve_pretrain(
     asked: PretrainSpec, largest: Architecture, train_images: int, mask_ratio: float | None, warnings: list[ErrorItem]
 ) -> PretrainSpec:
     """A teacher as wide and deep as the largest subnet unless the user says otherwise.
@@ -32,7 +131,7 @@ def resolve_pretrain(
     return filled.model_copy(update={"architecture": size})
 
 
-def check_teacher(filled: PretrainSpec, space: Space) -> None:
+def _check_buildable(filled: PretrainSpec, space: Space) -> None:
     """Refuse a filled teacher that cannot be built.
 
     Raises:

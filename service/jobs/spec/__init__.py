@@ -20,7 +20,7 @@ from service.jobs.spec.space import (
     SpaceOverrides,
     SpaceSpec,
 )
-from service.jobs.spec.teacher import PretrainSpec, TeacherArchitecture, TeacherSpec
+from service.jobs.spec.teacher import PretrainSpec, TeacherArchitecture, TeacherImportSpec, TeacherSource, TeacherSpec
 
 __all__ = [
     "MAX_SEED",
@@ -51,6 +51,8 @@ __all__ = [
     "Spec",
     "SupernetSpec",
     "TeacherArchitecture",
+    "TeacherImportSpec",
+    "TeacherSource",
     "TeacherSpec",
     "WarmStartSpec",
     "WidthsSpec",

@@ -54,7 +54,7 @@ class SearchSpec(Spec):
     name: str | None = Field(None, min_length=1, max_length=200)
     method: Literal["masktas"]
     dataset: Annotated[DatasetRef, short_form("id", DatasetRef)]
-    teacher: TeacherSpec = Field(default_factory=lambda: TeacherSpec())
+    teacher: Annotated[TeacherSpec, short_form("id", TeacherSpec)] = Field(default_factory=lambda: TeacherSpec())
     space: Annotated[SpaceSpec, short_form("preset", SpaceSpec)] = Field(default_factory=lambda: SpaceSpec())
     warm_start: Annotated[WarmStartSpec, short_form("supernet", WarmStartSpec)] | None = Field(
         None, description="Search a supernet that an earlier job trained; space, teacher and supernet follow from it."

@@ -223,7 +223,7 @@ def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
         ("limit=0", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         ("limit=101", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         ("limit=ten", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
-        ("kind=cooking", "kind", ["search", "dataset_import"]),
+        ("kind=cooking", "kind", ["search", "dataset_import", "teacher_import"]),
         ("created_after=yesterday", "created_after", {"type": "string", "format": "date-time"}),
         ("created_after=2026-11-30T12:00:00", "created_after", {"type": "string", "format": "date-time"}),
     ],

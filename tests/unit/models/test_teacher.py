@@ -132,7 +132,7 @@ def test_file_of_another_network_is_refused_by_tensor_name(tmp_path: Path) -> No
     state = initial_state(ARCH, seeded(2))
     state["decoder_embed.weight"] = torch.zeros(2, 2)
     save_file(state, tmp_path / "teacher.safetensors")
-    with pytest.raises(StateError, match=r"decoder_embed\.weight is unexpected"):
+    with pytest.raises(StateError, match=r"unexpected: decoder_embed\.weight"):
         FrozenTeacher.load(tmp_path / "teacher.safetensors", ARCH)
 
 

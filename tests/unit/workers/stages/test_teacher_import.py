@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from service.errors import TeacherInvalid
+from service.teachers.info import TeacherInfo
+from tests.channels import RecordingChannel
+from tests.published_files import HEADS, dinov2_huggingface, mae_encoder, mae_full, plain
+from tests.stage_runs import TINY, merged, search_start
+from workers.protocol import Candidates, CheckpointMessage, Progress, Result, Start, Warn
+from workers.stages.run import run_job
+
+STUDENTS_GRID = 4  # of micro on the digits: 8 pixels in patches of 2
+
+
+def import_start(tmp_path: Path, **source: Any) -> Start:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (tmp_path / "root").mkdir(exist_ok=True)
+    return Start(
+        job_id="job_test",
+        fence=1,
+        kind="teacher_import",
+        spec={"name": None, "source": source},
+        seed=0,
+        run_dir=str(run_dir),
+        cache_dir=str(tmp_path / "cache"),
+        threads=1,
+        device="cpu",
+        checkpoint_s=15,
+        lease_s=60,
+        dataset={},
+        import_root=str(tmp_path / "root"),
+    )
+
+
+def imported(tmp_path: Path, state: Any, **source: Any) -> tuple[Result, list[Warn], Path]:
+    start = import_start(tmp_path, path="teacher.pth", num_heads=HEADS, **source)
+    torch.save({"model": state}, tmp_path / "root/teacher.pth")
+    channel = RecordingChannel()
+    return run_job(start, channel), channel.of_type(Warn), Path(start.run_dir)
+
+
+def test_import_ends_with_the_weights_and_what_they_are(tmp_path: Path) -> None:
+    published = mae_full()
+    result, warnings, run_dir = imported(tmp_path, published.state)
+    [artifact] = result.artifacts
+    data = (run_dir / artifact.path).read_bytes()
+    assert (artifact.kind, artifact.sha256) == ("teacher", hashlib.sha256(data).hexdigest())
+    written = load_file(run_dir / artifact.path)
+    assert torch.equal(written["blocks.0.attn.qkv.weight"], published.state["blocks.0.attn.qkv.weight"])
+    assert not any(name.startswith("decoder") for name in written)
+    assert result.teacher is not None
+    info = result.teacher.info
+    assert (info["kind"], info["found_in"], info["source"]) == ("mae", "model", {"path": "teacher.pth"})
+    assert info["licence"]["commercial_use"] is False
+    assert (info["preprocessing"]["mean"], set(info["dropped"])) == ([0.485, 0.456, 0.406], published.dropped)
+    assert [warning.code for warning in warnings] == ["teacher_licence"]
+    assert "CC-BY-NC-4.0" in warnings[0].detail
+
+
+def test_equal_weights_give_equal_digests_whatever_their_names_were(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    plain_names, _, _ = imported(tmp_path / "a", plain().state)
+    wrapped, _, _ = imported(tmp_path / "b", {f"module.{name}": t for name, t in plain().state.items()})
+    assert plain_names.result["digest"] == wrapped.result["digest"]
+
+
+def test_maes_encoder_is_told_by_its_fixed_positions(tmp_path: Path) -> None:
+    result, warnings, _ = imported(tmp_path, mae_encoder().state)
+    assert result.result["kind"] == "mae_encoder"
+    assert [warning.code for warning in warnings] == ["teacher_licence"]
+
+
+def test_what_the_user_knows_wins(tmp_path: Path) -> None:
+    result, warnings, _ = imported(
+        tmp_path, mae_encoder().state, licence="our own", mean=[0.5] * 3, std=[0.25] * 3, norm_eps=1e-5
+    )
+    assert result.teacher is not None
+    info = result.teacher.info
+    assert (info["licence"]["name"], info["preprocessing"]["std"], warnings) == ("our own", [0.25] * 3, [])
+    assert info["architecture"]["norm_eps"] == 1e-5
+
+
+def test_every_key_at_fault_is_in_the_error(tmp_path: Path) -> None:
+    state = plain().state | {"rope.freqs": torch.ones(3)}
+    del state["norm.bias"]
+    with pytest.raises(TeacherInvalid) as caught:
+        imported(tmp_path, state)
+    keys = caught.value.to_json()["keys"]
+    assert (keys["missing"], keys["unexpected"]) == (["norm.bias"], ["rope.freqs"])
+
+
+def test_path_outside_the_root_is_refused(tmp_path: Path) -> None:
+    save_file(plain().state, tmp_path / "secret.safetensors")
+    with pytest.raises(TeacherInvalid, match="leaves the import root"):
+        run_job(import_start(tmp_path, path="../secret.safetensors", num_heads=HEADS), RecordingChannel())
+
+
+def test_wrong_number_of_channel_values_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TeacherInvalid, match="3 channels, found are 1"):
+        imported(tmp_path, plain().state, mean=[0.5], std=[0.5])
+
+
+def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path) -> None:
+    """The digits are grey, 8 pixels, patches of 2; the teacher takes colour, 16 pixels, patches of 4."""
+    result, _, run_dir = imported(tmp_path, dinov2_huggingface(4).state)
+    assert result.teacher is not None
+    facts = dict(result.teacher.info)
+    teacher = TeacherInfo(
+        id=UUID(int=7),
+        name="toy",
+        digest=result.result["digest"],
+        architecture=facts.pop("architecture"),
+        info=facts,
+    )
+    body = merged(TINY, {"teacher": {"pretrain": None, "id": teacher.reference}, "retrain": {"mode": "none"}})
+    start = search_start(body, tmp_path / "search", teacher=(teacher, run_dir / "teacher.safetensors"))
+    channel = RecordingChannel()
+    found = run_job(start, channel)
+    assert found.result["digests"]["teacher"] == teacher.digest
+    assert channel.of_type(CheckpointMessage)[-1].state["outputs"]["teacher"]["id"] == teacher.reference
+    assert not any(resource.kind == "teacher" for m in channel.of_type(CheckpointMessage) for resource in m.resources)
+    [weights] = [artifact.sha256 for artifact in found.artifacts if artifact.kind == "teacher"]
+    assert weights == teacher.digest
+    scores = [row.score for batch in channel.of_type(Candidates) for row in batch.rows]
+    assert len(set(scores)) > 1
+    assert any(message.eta_seconds for message in channel.of_type(Progress))
