@@ -160,9 +160,12 @@ def print_result(client: Client, job: Job) -> None:
         f"accuracy {output.percent(accuracy.get('val'))} on validation, "
         f"{output.percent(accuracy.get('holdout'))} on the untouched holdout"
     )
-    for part in ("baseline", "rank_correlation", "rank_correlation_retrained"):
+    if result.get("baseline"):
+        print(f"  {result['baseline']['sentence']}")
+    for part in ("rank_correlation", "rank_correlation_retrained"):
         if result.get(part):
             print(f"  {result[part]['sentence']}")
+            output.make_console().print(output.ranking_table(result[part]))
 
 
 def find_winner(client: Client, job: Job) -> Candidate:

@@ -60,6 +60,15 @@ def candidates_table(candidates: Iterable[Candidate], title: str | None = None) 
     return table
 
 
+def ranking_table(judged: dict[str, Any]) -> Table:
+    """How well each measure and control ranks networks, the best first; of a search's ``rank_correlation``."""
+    title = f"{judged['truth']}, {judged['networks']} networks"
+    table = _table("ranking by", "Kendall's tau", "Spearman's rho", "tau over params", title=title)
+    for row in sorted(judged["measures"], key=lambda row: (row["kendall"] or {"value": -2.0})["value"], reverse=True):
+        table.add_row(row["name"], *(estimate(row[key]) for key in ("kendall", "spearman", "gain_over_params")))
+    return table
+
+
 def datasets_table(datasets: Iterable[Dataset]) -> Table:
     """One line a dataset."""
     table = _table("dataset", "name", "status", "classes", "images")
@@ -106,6 +115,11 @@ def stage_text(job: Job) -> str:
 def number(value: float | None, digits: int) -> str:
     """A number with so many decimals, or a dash for none."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def estimate(value: dict[str, float] | None) -> str:
+    """A figure with its interval, or a dash for none."""
+    return "-" if value is None else f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
 
 
 def percent(value: float | None) -> str:

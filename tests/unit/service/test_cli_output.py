@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from service.cli.output import candidates_table, duration, jobs_table, number, percent
+from service.cli.output import candidates_table, duration, estimate, jobs_table, number, percent, ranking_table
 from service.client import Candidate, Job
 
 
@@ -52,3 +53,17 @@ def test_candidates_are_listed_from_the_cheapest() -> None:
 
     lines = shown(candidates_table([candidate(1, 0.3), candidate(2, 0.1)]))
     assert [line.split()[0] for line in lines[1:]] == ["arch_2", "arch_1"]
+
+
+def test_measures_are_shown_with_their_intervals_the_best_first() -> None:
+    def row(name: str, tau: float | None) -> dict[str, Any]:
+        figure = None if tau is None else {"value": tau, "low": tau - 0.1, "high": tau + 0.1}
+        return {"name": name, "kendall": figure, "spearman": figure, "gain_over_params": None}
+
+    rows = [row("consistency", 0.3), row("width", None), row("feature", -0.5), row("fused", 0.7)]
+    lines = shown(ranking_table({"truth": "accuracy", "networks": 12, "measures": rows}))
+    names = ["fused", "consistency", "feature", "width"]
+    found = [name for line in lines for name in names if line.split()[:1] == [name]]
+    assert found == names
+    assert "accuracy, 12 networks" in lines[0]
+    assert estimate(row("fused", 0.7)["kendall"]) == "0.70 [0.60, 0.80]"
