@@ -24,6 +24,7 @@ class SupernetInfo:
         spec: the parts ``dataset``, ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
         files: digests of everything that the search reads (supernet, teacher, projector, ...) by file name.
         outputs: of the stages of these names.
+        trained_for: which networks the weights were trained as (``workers.stages.supernet``).
     """
 
     reference: str
@@ -32,6 +33,7 @@ class SupernetInfo:
     spec: Mapping[str, Json]
     files: Mapping[str, str]
     outputs: Mapping[str, Json]
+    trained_for: Json
 
     @classmethod
     def from_row(cls, row: Supernet) -> Self:
@@ -43,4 +45,5 @@ class SupernetInfo:
             spec=row.info["spec"],
             files=row.info["files"],
             outputs=row.info["outputs"],
+            trained_for=row.info.get("trained_for", {}),  # unknown for those of earlier versions
         )

@@ -16,7 +16,7 @@ from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
 from service.jobs.resolve.supernet import check_objective, resolve_objective
 from service.jobs.resolve.teachers import adopted_teacher_notices, resolve_teacher, teacher_width
-from service.jobs.resolve.warm_start import take_over
+from service.jobs.resolve.warm_start import check_window, take_over
 from service.jobs.resolve.widths import widened
 from service.jobs.spec import SearchSpec
 from service.supernets.info import SupernetInfo
@@ -65,6 +65,7 @@ def resolve_search(
         space, teacher, supernet = take_over(spec, warm, dataset)
         warnings += adopted_teacher_notices(warm.outputs["teacher"], space)
         width = warm.outputs["teacher"]["architecture"]["embed_dim"]
+        warnings += check_window(spec, warm)
     num_classes = len(dataset.classes) if mode != "none" else 0
     retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
     val_images = _val_images(spec, dataset)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
-from service.jobs.resolve.spaces import resolve_space
+from service.jobs.resolve.spaces import constraints_of, resolve_space
 from service.jobs.spec import DatasetRef, SearchSpec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
 
@@ -48,3 +50,20 @@ def _split_items(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> 
         for field, images in official.items()
         if not images and getattr(spec.dataset, field) != (allowed := getattr(trained, field))
     ]
+
+
+def check_window(spec: SearchSpec, warm: SupernetInfo) -> list[ErrorItem]:
+    """Warn when weights that learnt within a window are searched within another."""
+    trained = warm.trained_for.get("constraints")
+    limits = [constraint.to_json() for constraint in constraints_of(spec.constraints)]
+    if trained is None or sorted(limits, key=_metric) == sorted(trained, key=_metric):
+        return []
+    detail = (
+        f"supernet {warm.reference} was trained as networks within its own limits alone; "
+        "others may score worse than they would after a training of their own"
+    )
+    return [ErrorItem("/constraints", "trained_for_other_limits", detail, trained)]
+
+
+def _metric(limit: dict[str, Any]) -> str:
+    return str(limit["metric"])

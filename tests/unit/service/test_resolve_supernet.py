@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from models.distill import FeatureLoss, Layer, Positions, ProjectorKind, TargetNorm
 from service.datasets.builtin import BUILTINS
 from service.errors import ValidationFailed
-from service.jobs.resolve import resolve_search
+from service.jobs.resolve import resolve_search, space_of
+from service.jobs.resolve.supernet import check_objective
 from service.jobs.spec import DistillSpec, SearchSpec, SupernetSpec
 from workers.stages.supernet import distill_config
 from workers.training.subnets import Sampling
@@ -149,3 +150,12 @@ def test_options_of_a_body_reach_the_objective() -> None:
 def test_measures_of_projected_tokens_need_a_projector(distill: dict[str, Any], pointer: str, allowed: Any) -> None:
     assert resolve(supernet={"distill": distill}).search.metric == "consistency_bare"
     assert refused(supernet={"distill": distill}, search={"metric": "feature"})[pointer] == allowed
+
+
+def test_predictions_of_a_teacher_without_decoder_are_refused() -> None:
+    spec = resolve(supernet={"recon_target": "teacher"})
+    with pytest.raises(ValidationFailed) as caught:
+        check_objective(spec.supernet, space_of(spec), None, spec)
+    [item] = caught.value.errors
+    assert (item.pointer, item.allowed) == ("/supernet/recon_target", ["pixels"])
+    check_objective(resolve().supernet, space_of(spec), None, spec)

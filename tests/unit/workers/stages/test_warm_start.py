@@ -43,6 +43,7 @@ def info(channel: StoppingChannel) -> SupernetInfo:
         spec=told["spec"],
         files=told["files"],
         outputs=told["outputs"],
+        trained_for=told["trained_for"],
     )
 
 
@@ -115,3 +116,17 @@ def test_fractions_that_decide_nothing_may_differ(
     body = {"method": "masktas", "dataset": {"id": "digits", "val_fraction": 0.2}, "warm_start": "sn_1"}
     other = replace(BUILTINS["digits"], **changes)
     assert resolve_search(SearchSpec.model_validate(body), other, info(trained[1])).spec.dataset.val_fraction == 0.2
+
+
+def test_a_search_beyond_the_window_of_the_training_is_warned_of(tmp_path: Path) -> None:
+    body = merged(BODY, {"supernet": {"sampling": "window", "batch_size": 512}})
+    warm = info(run_until(search_start(body, tmp_path), StopAt("search")))
+
+    def warned(max_params_m: float) -> list[str]:
+        limits = {"constraints": [{"metric": "params_m", "max": max_params_m}], "warm_start": "sn_1"}
+        asked = {key: value for key, value in BODY.items() if key not in ("teacher", "space", "supernet")}
+        resolved = resolve_search(SearchSpec.model_validate({**asked, **limits}), BUILTINS["digits"], warm)
+        return [item.code for item in resolved.warnings]
+
+    assert warned(0.015) == []
+    assert warned(0.013) == ["trained_for_other_limits"]
