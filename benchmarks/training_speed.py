@@ -28,13 +28,15 @@ from search.measures import Measure
 from search.space import Space
 from workers.data.dataset import ImageSet, LabelledSet
 from workers.stages.scoring import MeasureScorer, ScoringSettings, TrainedParts
+from workers.training.augment import Augmentation
 from workers.training.compute import Compute, choose_compute
 from workers.training.crops import RandomCrop
 from workers.training.engine import TrainingLoop
 from workers.training.masked import ImageBatches, MaskedDistillation, MaskedSettings
+from workers.training.mixing import Mixing
 from workers.training.optimizer import build_adamw
 from workers.training.schedule import BatchOrder, WarmupCosine
-from workers.training.supervised import Augmentation, LabelledBatches, Supervised
+from workers.training.supervised import LabelledBatches, Supervised
 
 BATCH = 64
 STEPS = 20
@@ -160,7 +162,7 @@ def _supervised_loop(images: ImageSet, arch: Architecture, compute: Compute) -> 
     data = LabelledSet(images, np.arange(IMAGES) % arch.num_classes, arch.num_classes)
     return TrainingLoop(
         objective=Supervised(network, label_smoothing=0.1),
-        batches=LabelledBatches(data, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), Augmentation(0.0, WHOLE), compute),
+        batches=LabelledBatches(data, BatchOrder(IMAGES, BATCH, 0, ("benchmark",)), Augmentation(), Mixing(), compute),
         optimizer=build_adamw(network.named_parameters(), weight_decay=0.05),
         schedule=WarmupCosine(1e-4, 0, STEPS),
         compute=compute,

@@ -65,6 +65,8 @@ class Provenance:
         supernet_digest: SHA-256 of the supernet's weights.
         dataset_digest: SHA-256 of the dataset.
         versions: of the product and the libraries that computed the weights, by name.
+        retraining: recipe of the supervised training by the names of the job's fields; None for weights that are the
+            supernet's own.
     """
 
     job: str
@@ -72,6 +74,7 @@ class Provenance:
     supernet_digest: str
     dataset_digest: str
     versions: Mapping[str, str]
+    retraining: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,7 @@ def write_finalist(ctx: SearchContext, finalist: Finalist, holdout: float | None
             supernet_digest=ctx.outputs["supernet"]["digest"],
             dataset_digest=ctx.start.dataset["digest"],
             versions=recorded_versions(),
+            retraining=None if finalist.val is None else ctx.spec.retrain.model_dump(mode="json"),
         ),
     )
     for file in write_export(folder, trained_network(ctx, finalist).state_dict(), record):

@@ -47,7 +47,7 @@ def pretrain(ctx: SearchContext, objective: MaskedDistillation, spec: MaskedSpec
         objective=objective,
         batches=ImageBatches(ctx.dataset.train, order, crop, ctx.compute),
         optimizer=build_adamw(objective.named_parameters(), weight_decay=spec.weight_decay, betas=spec.betas),
-        schedule=WarmupCosine.of_share(optim.lr, spec.warmup_fraction, total_steps),
+        schedule=WarmupCosine.of_share(optim.lr, optim.warmup_fraction, total_steps),
         compute=ctx.compute,
         clip_grad=spec.clip_grad,
         metrics_every=metrics_every(total_steps),

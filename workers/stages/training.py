@@ -22,11 +22,12 @@ _METRIC_POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Optim:
-    """Epochs, batch and rate of a filled spec, for the images that there are."""
+    """Epochs, batch, rate and warm-up of a filled spec, for the images that there are."""
 
     epochs: int
     batch_size: int
     lr: float
+    warmup_fraction: float
 
     @classmethod
     def of(cls, ctx: Context, spec: OptimSpec, images: int) -> Optim:
@@ -34,9 +35,10 @@ class Optim:
         assert spec.epochs is not None, "filled by service.jobs.resolve"
         assert spec.batch_size is not None, "filled by service.jobs.resolve"
         assert spec.lr is not None, "filled by service.jobs.resolve"
+        assert spec.warmup_fraction is not None, "filled by service.jobs.resolve"
         if spec.batch_size > images:
             ctx.warn("batch_reduced", f"batch_size {spec.batch_size} exceeds the {images} images and was reduced to it")
-        return cls(spec.epochs, min(spec.batch_size, images), spec.lr)
+        return cls(spec.epochs, min(spec.batch_size, images), spec.lr, spec.warmup_fraction)
 
 
 def metrics_every(total_steps: int) -> int:

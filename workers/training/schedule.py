@@ -14,29 +14,31 @@ from workers.training.streams import numpy_stream
 
 @dataclass(frozen=True, slots=True)
 class WarmupCosine:
-    """Linear warm-up to the peak, then half a cosine down to zero.
+    """Linear warm-up to the peak, then half a cosine down to the floor.
 
     Attributes:
         peak: highest learning rate.
         warmup_steps: steps of the warm-up; may be 0.
         total_steps: steps in all.
+        floor: learning rate that the cosine ends at.
     """
 
     peak: float
     warmup_steps: int
     total_steps: int
+    floor: float = 0.0
 
     @classmethod
-    def of_share(cls, peak: float, warmup_fraction: float, total_steps: int) -> WarmupCosine:
+    def of_share(cls, peak: float, warmup_fraction: float, total_steps: int, floor: float = 0.0) -> WarmupCosine:
         """With the warm-up given as a share of all steps."""
-        return cls(peak, round(warmup_fraction * total_steps), total_steps)
+        return cls(peak, round(warmup_fraction * total_steps), total_steps, floor)
 
     def rate(self, step: int) -> float:
         """Learning rate of step ``step``, counted from 0; the first step of a warm-up is not wasted on rate 0."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         progress = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        return self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,21 @@ class BatchOrder:
         batch_size: at most ``images``.
         seed: of the run.
         stage: names the stream, so that stages have orders of their own.
+        repeats: how many copies of an image a batch holds, for augmentations that differ between them (Hoffer et al.
+            2020). An epoch has as many batches as without, so it shows only this part of the images.
     """
 
     images: int
     batch_size: int
     seed: int
     stage: tuple[str | int, ...]
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.images:
             raise ValueError(f"batch_size {self.batch_size}, allowed is 1 to the {self.images} images")
+        if not 1 <= self.repeats <= self.batch_size:
+            raise ValueError(f"repeats {self.repeats}, allowed is 1 to the batch_size {self.batch_size}")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -69,8 +76,11 @@ class BatchOrder:
     def positions(self, step: int) -> NDArray[np.int64]:
         """Positions (batch_size,) of the images of step ``step``, counted from 0."""
         epoch, batch = divmod(step, self.steps_per_epoch)
-        start = batch * self.batch_size
-        return _permutation(self, epoch)[start : start + self.batch_size]
+        distinct = math.ceil(self.batch_size / self.repeats)
+        start = batch * distinct
+        images = _permutation(self, epoch)[start : start + distinct]
+        # Copies are far apart, so that mixing neighbours does not mix an image with itself.
+        return np.resize(images, self.batch_size)
 
 
 @lru_cache(maxsize=2)  # the steps of an epoch share one; it can be made again at any time

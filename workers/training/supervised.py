@@ -1,6 +1,6 @@
 """Supervised training of one extracted network: the only part of a label-free search that reads labels.
 
-Legend: B images, C channels, H, W pixels.
+Legend: B images, C channels, H, W pixels, K classes.
 """
 
 from __future__ import annotations
@@ -13,57 +13,47 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workers.data.dataset import LabelledSet
-from workers.training.augment import random_shift
+from workers.training.augment import Augmentation
 from workers.training.compute import Compute
-from workers.training.crops import RandomCrop
 from workers.training.engine import Losses
+from workers.training.mixing import Mixing
 from workers.training.schedule import BatchOrder
-from workers.training.streams import torch_stream
+from workers.training.stochastic_depth import StochasticDepth
+from workers.training.streams import numpy_stream, torch_stream
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatch:
-    """Normalised images (B, C, H, W) and classes int64 (B,)."""
+    """Normalised images (B, C, H, W), and classes int64 (B,) or the share of each class (B, K)."""
 
     images: Tensor
-    labels: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Augmentation:
-    """Random changes of each training image.
-
-    Attributes:
-        max_shift: largest translation along each axis, as a share of the side; the border pixels are repeated.
-        crop: box that becomes the image, and mirroring.
-    """
-
-    max_shift: float
-    crop: RandomCrop
-
-    def apply(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
-        """Changed images; draws come from ``generator``, on the CPU."""
-        if self.max_shift:
-            x_BCHW = random_shift(x_BCHW, self.max_shift, generator)
-        return x_BCHW if self.crop.changes_nothing else self.crop.apply(x_BCHW, generator)
+    targets: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatches:
-    """Batches of augmented images with their classes."""
+    """Batches of augmented and mixed images with their classes."""
 
     data: LabelledSet
     order: BatchOrder
     augmentation: Augmentation
+    mixing: Mixing
     compute: Compute
 
     def at(self, step: int) -> LabelledBatch:
         """The batch of a step."""
+        seed, stage = self.order.seed, self.order.stage
         positions = self.order.positions(step)
-        images = self.data.images.batch(positions).to(self.compute.device)
+        source = self.data.images
+        images = source.batch(positions).to(self.compute.device)
         labels = torch.from_numpy(self.data.labels[positions]).to(self.compute.device)
-        generator = torch_stream(self.order.seed, *self.order.stage, "augment", step)
-        return LabelledBatch(self.augmentation.apply(images, generator), labels)
+        how = source.preprocessing
+        images = self.augmentation.apply(images, how.mean, how.std, torch_stream(seed, *stage, "augment", step))
+        if self.mixing.changes_nothing:
+            return LabelledBatch(images, labels)
+        return LabelledBatch(
+            *self.mixing.apply(images, labels, self.data.classes, numpy_stream(seed, *stage, "mix", step))
+        )
 
 
 class Supervised:
@@ -72,11 +62,15 @@ class Supervised:
     Args:
         network: any module from images to logits.
         label_smoothing: share of the target spread over all classes.
+        stochastic_depth: of this network; None trains all of it in each step.
     """
 
-    def __init__(self, network: nn.Module, *, label_smoothing: float) -> None:
+    def __init__(
+        self, network: nn.Module, *, label_smoothing: float, stochastic_depth: StochasticDepth | None = None
+    ) -> None:
         self.network = network.train()
         self._label_smoothing = label_smoothing
+        self._stochastic_depth = stochastic_depth
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters under timm's names."""
@@ -84,7 +78,9 @@ class Supervised:
 
     def losses(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
         """Loss of one batch."""
-        yield Losses(F.cross_entropy(self.network(batch.images), batch.labels, label_smoothing=self._label_smoothing))
+        if self._stochastic_depth is not None:
+            self._stochastic_depth.draw(len(batch.images), step, batch.images.device)
+        yield Losses(F.cross_entropy(self.network(batch.images), batch.targets, label_smoothing=self._label_smoothing))
 
 
 @torch.inference_mode()

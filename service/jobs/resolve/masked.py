@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from models.architecture import Architecture, count_visible
 from search.presets import MICRO_MAX_IMG_SIZE
 from service.errors import ErrorItem, ValidationFailed
-from service.jobs.resolve.recipes import MASKED_RECIPE, SMALL_EMBED_DIM, fill_optim
+from service.jobs.resolve.recipes import MASKED, SMALL_MASKED, fill_optim, is_small
 from service.jobs.spec import DecoderSpec, MaskedSpec
 
 _Masked = TypeVar("_Masked", bound=MaskedSpec)
@@ -40,10 +40,10 @@ def resolve_masked(
     if ratio is None:
         ratio = 0.75 if count_visible(largest.num_patches, 0.75) >= GOOD_VISIBLE else 0.5
     check_mask(ratio, largest.num_patches, f"{pointer}/mask_ratio")
-    small = largest.embed_dim <= SMALL_EMBED_DIM
+    small = is_small(largest)
     decoder = _resolve_decoder(asked.decoder, small, f"{pointer}/decoder")
     filled = asked.model_copy(update={"mask_ratio": ratio, "decoder": decoder, **_resolve_crops(asked, largest, small)})
-    return fill_optim(filled, MASKED_RECIPE, largest, train_images, pointer, warnings)
+    return fill_optim(filled, SMALL_MASKED if small else MASKED, train_images, pointer, warnings)
 
 
 def _resolve_crops(asked: MaskedSpec, largest: Architecture, small: bool) -> dict[str, Any]:

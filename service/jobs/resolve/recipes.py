@@ -15,36 +15,40 @@ SMALL_EMBED_DIM = 128
 """Supernets up to this width take the recipe for small networks, which stand a higher rate and smaller batches."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Defaults of one training stage for small (toy to CIFAR size) and for ordinary networks."""
+    """Defaults of one training for networks of one size.
 
-    small_epochs: int
-    small_lr: float
+    Attributes:
+        epochs: of the training.
+        lr: peak learning rate; at a batch of 256 where ``scaled``.
+        scaled: the rate grows linearly with the batch.
+        batch: images of a step, at most.
+        warmup_fraction: share of all steps.
+    """
+
     epochs: int
-    lr_per_256: float  # absolute rate at a batch of 256, scaled linearly with the batch
+    lr: float
+    scaled: bool
+    batch: int
+    warmup_fraction: float
 
 
-# Ordinary networks: the masked recipe is MAE's rate (1.5e-4 per 256) with the 100 epochs that MaskTAS trains;
-# fine-tuning is MaskTAS's 5e-3 at a batch of 2048, i.e. 6.25e-4 per 256. Small networks: measured on 8-pixel digits.
-MASKED_RECIPE = Recipe(small_epochs=100, small_lr=2e-3, epochs=100, lr_per_256=1.5e-4)
+# Small networks: measured on 8-pixel digits.
+SMALL_MASKED = Recipe(epochs=100, lr=2e-3, scaled=False, batch=64, warmup_fraction=0.1)
+
+# MAE's rate (He et al. 2022, appendix A) with the 100 epochs that MaskTAS trains.
+MASKED = Recipe(epochs=100, lr=1.5e-4, scaled=True, batch=1024, warmup_fraction=0.1)
 
 
-RETRAIN_RECIPE = Recipe(small_epochs=60, small_lr=2e-3, epochs=100, lr_per_256=6.25e-4)
+def is_small(largest: Architecture) -> bool:
+    """Whether a supernet takes the recipes for small networks."""
+    return largest.embed_dim <= SMALL_EMBED_DIM
 
 
-_MAX_BATCH = 1024
-
-
-_SMALL_BATCH = 64
-
-
-def fill_optim(
-    asked: _Optim, recipe: Recipe, largest: Architecture, train_images: int, pointer: str, warnings: list[ErrorItem]
-) -> _Optim:
-    """Fill epochs, batch and rate; a batch larger than the dataset is reduced, and a warning says so."""
-    small = largest.embed_dim <= SMALL_EMBED_DIM
-    batch = asked.batch_size or min(_SMALL_BATCH if small else _MAX_BATCH, train_images)
+def fill_optim(asked: _Optim, recipe: Recipe, train_images: int, pointer: str, warnings: list[ErrorItem]) -> _Optim:
+    """Fill epochs, batch, rate and warm-up; a batch larger than the dataset is reduced, and a warning says so."""
+    batch = asked.batch_size or min(recipe.batch, train_images)
     if batch > train_images:
         warnings.append(
             ErrorItem(
@@ -54,6 +58,7 @@ def fill_optim(
             )
         )
         batch = train_images
-    lr = asked.lr or (recipe.small_lr if small else recipe.lr_per_256 * batch / 256)
-    epochs = asked.epochs or (recipe.small_epochs if small else recipe.epochs)
-    return asked.model_copy(update={"batch_size": batch, "lr": lr, "epochs": epochs})
+    lr = asked.lr or (recipe.lr * batch / 256 if recipe.scaled else recipe.lr)
+    warmup = recipe.warmup_fraction if asked.warmup_fraction is None else asked.warmup_fraction
+    epochs = asked.epochs or recipe.epochs
+    return asked.model_copy(update={"batch_size": batch, "lr": lr, "epochs": epochs, "warmup_fraction": warmup})

@@ -9,7 +9,7 @@ from service.jobs.spec.base import OptimSpec, Spec
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec, WarmStartSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
-from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
+from service.jobs.spec.retrain import ExportSpec, RecipeName, RetrainMode, RetrainSpec
 from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
 from service.jobs.spec.space import (
     ConstraintMetric,
@@ -39,6 +39,7 @@ __all__ = [
     "ObjectiveSpec",
     "OptimSpec",
     "PretrainSpec",
+    "RecipeName",
     "ResourcesSpec",
     "RetrainMode",
     "RetrainSpec",

@@ -38,11 +38,13 @@ def short_form(field: str, spec: type[Spec]) -> BeforeValidator:
 
 
 class OptimSpec(Spec):
-    """AdamW with cosine decay to zero after a linear warm-up, per step."""
+    """AdamW with cosine decay after a linear warm-up, per step."""
 
     epochs: int | None = Field(None, ge=1, le=100_000)
     batch_size: int | None = Field(None, ge=1, le=65_536)
     lr: float | None = Field(None, gt=0, le=10, description="Peak learning rate, absolute (already scaled).")
     weight_decay: float = Field(0.05, ge=0, le=1, description="Not applied to one-dimensional tensors.")
-    warmup_fraction: float = Field(0.1, ge=0, le=0.5, description="Share of all steps that the rate rises linearly.")
+    warmup_fraction: float | None = Field(
+        None, ge=0, le=0.5, description="Share of all steps that the rate rises linearly."
+    )
     clip_grad: float | None = Field(1.0, gt=0, description="Largest global gradient norm; null: no limit.")

@@ -49,7 +49,14 @@ RECORD = ExportRecord(
     costs={"params_m": 0.001, "gmacs": 0.002},
     scores={"consistency": -0.25},
     accuracy=Accuracy(val=0.97),
-    provenance=Provenance(job="jb_1", seed=7, supernet_digest="aa", dataset_digest="bb", versions={"torch": "2"}),
+    provenance=Provenance(
+        job="jb_1",
+        seed=7,
+        supernet_digest="aa",
+        dataset_digest="bb",
+        versions={"torch": "2"},
+        retraining={"mode": "scratch"},
+    ),
 )
 
 
@@ -104,6 +111,7 @@ def test_architecture_document_tells_everything(tmp_path: Path) -> None:
             "supernet_digest": "aa",
             "dataset_digest": "bb",
             "versions": {"torch": "2"},
+            "retraining": {"mode": "scratch"},
         },
         "files": [{"name": f.name, "size_bytes": f.size_bytes, "sha256": f.sha256} for f in files[:2]],
     }

@@ -266,7 +266,9 @@ def test_export_is_proved_in_a_process_without_the_project(tmp_path: Path) -> No
         costs={},
         scores={},
         accuracy=Accuracy(),
-        provenance=Provenance(job="jb_1", seed=7, supernet_digest="aa", dataset_digest="bb", versions={}),
+        provenance=Provenance(
+            job="jb_1", seed=7, supernet_digest="aa", dataset_digest="bb", versions={}, retraining=None
+        ),
     )
     write_export(tmp_path / "export", state, record)
     x, net = images(20), Supernet(SMALL, seeded(0))

@@ -16,6 +16,7 @@ from search.cost import cost
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
 from service.errors import BudgetExhausted, DatasetInvalid
+from service.jobs.spec import RetrainSpec
 from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.unit.workers.data.pictures import save
 from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
@@ -108,6 +109,7 @@ def test_description_of_the_winner_tells_its_holdout_accuracy(finished: Run) -> 
     assert document["costs"] == best["costs"]
     assert document["provenance"]["dataset_digest"] == BUILTINS["digits"].digest
     assert document["provenance"]["supernet_digest"] == finished.result.result["digests"]["supernet"]
+    assert RetrainSpec.model_validate(document["provenance"]["retraining"]).mode == "finetune"
 
 
 def test_limits_hold_in_the_exported_file(finished: Run) -> None:

@@ -22,6 +22,11 @@ def test_without_warm_up_the_first_step_has_the_peak() -> None:
     assert WarmupCosine.of_share(0.5, 0.0, 10).rate(0) == 0.5
 
 
+def test_cosine_ends_at_the_floor() -> None:
+    schedule = WarmupCosine.of_share(1.0, 0.1, 20, floor=0.2)
+    assert [schedule.rate(step) for step in (0, 1, 2, 11, 20)] == pytest.approx([0.5, 1.0, 1.0, 0.6, 0.2])
+
+
 def test_every_epoch_is_a_fresh_permutation() -> None:
     order = BatchOrder(images=12, batch_size=4, seed=0, stage=("x",))
     epochs = [np.concatenate([order.positions(3 * epoch + i) for i in range(3)]) for epoch in range(3)]
@@ -53,3 +58,20 @@ def test_order_depends_on_the_step_alone() -> None:
 def test_a_batch_that_cannot_be_filled_is_refused(batch_size: int) -> None:
     with pytest.raises(ValueError, match="allowed is 1 to the 10 images"):
         BatchOrder(images=10, batch_size=batch_size, seed=0, stage=("x",))
+
+
+def test_repeats_fill_each_batch_with_copies_that_are_no_neighbours() -> None:
+    order = BatchOrder(images=60, batch_size=8, seed=0, stage=("x",), repeats=3)
+    assert order.steps_per_epoch == 7
+    seen = []
+    for step in range(7):
+        positions = order.positions(step).tolist()
+        assert positions == positions[:3] * 2 + positions[:2]
+        seen += positions[:3]
+    assert len(set(seen)) == 21
+
+
+@pytest.mark.parametrize("repeats", [0, 5])
+def test_more_copies_than_a_batch_holds_are_refused(repeats: int) -> None:
+    with pytest.raises(ValueError, match="allowed is 1 to the batch_size 4"):
+        BatchOrder(images=10, batch_size=4, seed=0, stage=("x",), repeats=repeats)

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.unit.workers.training.toys import CPU, UNCHANGED, images
+from tests.unit.workers.training.toys import CPU, images
 from workers.data.dataset import LabelledSet
-from workers.training.augment import random_shift
+from workers.training.augment import Augmentation
 from workers.training.crops import RandomCrop
+from workers.training.mixing import Mixing
+from workers.training.randaugment import RandAugment
 from workers.training.schedule import BatchOrder
-from workers.training.streams import torch_stream
-from workers.training.supervised import Augmentation, LabelledBatches, Supervised, count_correct
-
-NO_AUGMENTATION = Augmentation(0.0, UNCHANGED)
+from workers.training.streams import numpy_stream, torch_stream
+from workers.training.supervised import LabelledBatches, Supervised, count_correct
 
 
 @pytest.fixture
@@ -36,26 +36,49 @@ def test_count_correct_counts_over_all_batches(data: LabelledSet) -> None:
     assert count_correct(Constant(), data, CPU, batch_size=7) == 13
 
 
+def batches(data: LabelledSet, augmentation: Augmentation, mixing: Mixing, seed: int = 5) -> LabelledBatches:
+    return LabelledBatches(data, BatchOrder(len(data), 20, seed, ("retrain", 1)), augmentation, mixing, CPU)
+
+
 def test_batches_keep_images_and_labels_together(data: LabelledSet) -> None:
-    order = BatchOrder(len(data), 5, 0, ("retrain", 1))
-    batch = LabelledBatches(data, order, NO_AUGMENTATION, CPU).at(3)
-    positions = order.positions(3)
+    batch = batches(data, Augmentation(), Mixing()).at(3)
+    positions = BatchOrder(len(data), 20, 5, ("retrain", 1)).positions(3)
     assert torch.equal(batch.images, data.images.batch(positions))
-    assert batch.labels.tolist() == (positions % 3).tolist()
+    assert batch.targets.tolist() == (positions % 3).tolist()
 
 
-def test_augmentation_draws_from_the_stream_of_the_step(data: LabelledSet) -> None:
-    order = BatchOrder(len(data), 40, 5, ("retrain", 1))
-    augmentation = Augmentation(0.25, RandomCrop((0.3, 0.9), horizontal_flip=True))
+EVERYTHING = Augmentation(
+    max_shift=0.25,
+    crop=RandomCrop((0.3, 0.9), horizontal_flip=True),
+    randaugment=RandAugment(ops=2),
+    color_jitter=0.3,
+    erasing=0.25,
+)
+
+
+def test_batches_are_augmented_and_then_mixed_from_the_streams_of_the_step(data: LabelledSet) -> None:
+    positions = BatchOrder(len(data), 20, 5, ("retrain", 1)).positions(9)
     generator = torch_stream(5, "retrain", 1, "augment", 9)
-    shifted = random_shift(data.images.batch(order.positions(9)), 0.25, generator)
-    expected = augmentation.crop.apply(shifted, generator)
-    assert torch.equal(LabelledBatches(data, order, augmentation, CPU).at(9).images, expected)
+    augmented = EVERYTHING.apply(data.images.batch(positions), (0.5,), (0.25,), generator)
+    mixing, labels = Mixing(mixup=0.8, cutmix=1.0), torch.from_numpy(data.labels[positions])
+    images, shares = mixing.apply(augmented, labels, 3, numpy_stream(5, "retrain", 1, "mix", 9))
+    batch = batches(data, EVERYTHING, mixing).at(9)
+    assert torch.equal(batch.images, images)
+    assert torch.equal(batch.targets, shares)
 
 
-def test_loss_is_smoothed_cross_entropy(data: LabelledSet) -> None:
+def test_equal_seeds_and_steps_give_equal_batches_and_others_do_not(data: LabelledSet) -> None:
+    mixing = Mixing(mixup=0.8, cutmix=1.0)
+    first = batches(data, EVERYTHING, mixing).at(2).images
+    assert torch.equal(batches(data, EVERYTHING, mixing).at(2).images, first)
+    assert not torch.equal(batches(data, EVERYTHING, mixing).at(4).images, first)
+    assert not torch.equal(batches(data, EVERYTHING, mixing, seed=6).at(2).images, first)
+
+
+@pytest.mark.parametrize("mixing", [Mixing(), Mixing(mixup=0.8)], ids=["certain", "mixed"])
+def test_loss_is_smoothed_cross_entropy(data: LabelledSet, mixing: Mixing) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    batch = LabelledBatches(data, BatchOrder(len(data), 5, 0, ("retrain", 1)), NO_AUGMENTATION, CPU).at(0)
-    target = torch.full((5, 3), 0.2 / 3).scatter_add(1, batch.labels[:, None], torch.full((5, 1), 0.8))
-    expected = -(target * network(batch.images).log_softmax(dim=1)).sum(dim=1).mean()
+    batch = batches(data, Augmentation(), mixing).at(0)
+    shares = batch.targets if batch.targets.ndim == 2 else torch.eye(3)[batch.targets]
+    expected = -((0.8 * shares + 0.2 / 3) * network(batch.images).log_softmax(dim=1)).sum(dim=1).mean()
     torch.testing.assert_close(next(Supervised(network, label_smoothing=0.2).losses(batch, 0)).total, expected)
