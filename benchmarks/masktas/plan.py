@@ -87,7 +87,7 @@ SCALES: Mapping[str, Scale] = {
             retrain={"epochs": 24, "batch_size": 64, "lr": 0.002, "horizontal_flip": True},
             search={"population": 50, "generations": 7, "max_evaluations": 400, "evaluation": {"images": 1024}},
             seeds=(0, 1, 2),
-            standalone_seeds=(0,),
+            standalone_seeds=(0, 1),
         ),
     )
 }
@@ -102,7 +102,7 @@ class Entry:
         arm: what is compared; entries of one arm differ by the seed.
         seed: of the job.
         body: of ``POST /search``, from the dataset's id and the ids that earlier entries have left.
-        takes_over: whether it needs the supernet of the full arm.
+        needs_full: whether it takes teacher or supernet of the full arm with its seed over.
         keeps_candidates: whether every candidate is of interest, not only those that were retrained.
     """
 
@@ -110,7 +110,7 @@ class Entry:
     arm: str
     seed: int
     body: Callable[[str, Made], Json]
-    takes_over: bool = False
+    needs_full: bool = False
     keeps_candidates: bool = False
 
 
@@ -242,13 +242,13 @@ def _supernet(scale: Scale, arm: str, seed: int, changes: Json, times: int = 1) 
             **_common(scale, name, dataset, seed),
             "space": {"preset": "micro", "img_size": scale.img_size, "in_chans": 3},
             "constraints": _limit(scale),
-            "teacher": {"pretrain": pretrain},
+            "teacher": {"pretrain": pretrain} if arm == "full" else {"id": made[f"teacher/full-{seed}"]},
             "supernet": {**pretrain, "epochs": pretrain["epochs"] * times, **changes},
             "search": _search(scale),
             "retrain": {**scale.retrain, "mode": "finetune", "top_k": 1},
         }
 
-    return Entry(name, arm, seed, body)
+    return Entry(name, arm, seed, body, needs_full=arm != "full")
 
 
 def _taking_over(scale: Scale, arm: str, seed: int, search: Json, *, retrain: bool) -> Entry:
@@ -264,7 +264,7 @@ def _taking_over(scale: Scale, arm: str, seed: int, search: Json, *, retrain: bo
             "retrain": finetune if retrain else {"mode": "none"},
         }
 
-    return Entry(name, arm, seed, body, takes_over=True, keeps_candidates=not retrain)
+    return Entry(name, arm, seed, body, needs_full=True, keeps_candidates=not retrain)
 
 
 def _scorings(scale: Scale, seed: int) -> list[Entry]:

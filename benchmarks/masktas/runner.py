@@ -54,8 +54,8 @@ class Memory:
         self._path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def run(scale: Scale, jobs: Sequence[Entry], images: Path, work: Path, memory: Memory) -> None:
-    """Run every entry that the memory does not hold, one at a time.
+def run(scale: Scale, jobs: Sequence[Entry], images: Path, work: Path, memory: Memory, slots: int) -> None:
+    """Run every entry that the memory does not hold.
 
     Args:
         scale: of the study.
@@ -63,27 +63,43 @@ def run(scale: Scale, jobs: Sequence[Entry], images: Path, work: Path, memory: M
         images: folder of CIFAR-10's Parquet files.
         work: folder of the service; kept, so that an interrupted job goes on.
         memory: where results go.
+        slots: jobs at once.
     """
     imports = work / "imports"
     imports.mkdir(parents=True, exist_ok=True)
     # Networks this small are faster on one thread than on two.
-    settings = Settings(_env_file=None, data_dir=work / "data", import_root=imports, port=0, trainer_threads=1)
+    settings = Settings(
+        _env_file=None, data_dir=work / "data", import_root=imports, port=0, trainer_threads=1, worker_slots=slots
+    )
+    waiting = [entry for entry in jobs if entry.name not in memory.entries or _is_needed(entry, jobs, memory)]
     with Embedded(settings) as stack, Client(stack.url, stack.api_key) as client:
         dataset = _dataset(client, scale, images, imports)
         made: dict[str, str] = {}
-        for entry in jobs:
-            if entry.name in memory.entries and not _is_needed(entry, jobs, memory):
-                continue
-            job = _finished(client, entry, dataset, made)
-            made |= {f"supernet/{entry.name}": net.id for net in client.supernets() if net.job == job.id}
-            memory.keep(entry.name, _found(client, entry, job))
+        running: dict[str, Entry] = {}
+        while waiting or running:
+            ready = [e for e in waiting if not e.needs_full or f"supernet/full-{e.seed}" in made]
+            for entry in ready[: slots - len(running)]:
+                waiting.remove(entry)
+                running[_started(client, entry, dataset, made).id] = entry
+            time.sleep(_POLL_S)
+            for job in [client.job(job_id) for job_id in running]:
+                if job.done:
+                    _collect(client, running.pop(job.id), job, made, memory)
 
 
 def _is_needed(entry: Entry, jobs: Sequence[Entry], memory: Memory) -> bool:
-    """Whether a job that has not run yet takes this one's supernet over."""
+    """Whether a job that has not run yet takes this one's weights over."""
     return entry.arm == "full" and any(
-        other.seed == entry.seed and other.name not in memory.entries and other.takes_over for other in jobs
+        other.seed == entry.seed and other.needs_full and other.name not in memory.entries for other in jobs
     )
+
+
+def _collect(client: Client, entry: Entry, job: Job, made: dict[str, str], memory: Memory) -> None:
+    if job.status != "succeeded":
+        raise SystemExit(f"{entry.name} ended as {job.status}: {job.error}")
+    made |= {f"supernet/{entry.name}": net.id for net in client.supernets() if net.job == job.id}
+    made |= {f"teacher/{entry.name}": net.id for net in client.teachers() if net.job == job.id}
+    memory.keep(entry.name, _found(client, entry, job))
 
 
 def _dataset(client: Client, scale: Scale, images: Path, imports: Path) -> str:
@@ -99,16 +115,11 @@ def _dataset(client: Client, scale: Scale, images: Path, imports: Path) -> str:
     return known.id
 
 
-def _finished(client: Client, entry: Entry, dataset: str, made: dict[str, str]) -> Job:
-    body = entry.body(dataset, made)
+def _started(client: Client, entry: Entry, dataset: str, made: dict[str, str]) -> Job:
     known = [job for job in client.jobs(kind="search", limit=1000) if job.name == entry.name]
-    job = next((job for job in known if job.status not in ("failed", "cancelled")), None) or client.search(body)
+    job = next((job for job in known if job.status not in ("failed", "cancelled")), None)
+    job = job or client.search(entry.body(dataset, made))
     print(f"{entry.name}: {job.id}", flush=True)
-    while not job.done:
-        time.sleep(_POLL_S)
-        job = client.job(job.id)
-    if job.status != "succeeded":
-        raise SystemExit(f"{entry.name} ended as {job.status}: {job.error}")
     return job
 
 

@@ -47,19 +47,44 @@ def correlation_tables(scale: Scale, entries: Entries) -> str:
         known = [genotype for genotype in genotypes if genotype in truth]
         if len(known) < 3:
             continue
-        parts += [f"### {where}: {len(known)} networks\n", _correlations(entries, known, truth), ""]
+        parts += [f"### {where}: {len(known)} networks\n", _ceiling(entries, where, known), ""]
+        parts += [_correlations(entries, known, truth), ""]
     return "\n".join(parts)
 
 
 def standalone_accuracies(entries: Entries, where: str) -> dict[Genotype, float]:
     """Validation accuracy of each network after training on its own, a mean over the seeds that have it."""
     found: dict[Genotype, list[float]] = {}
-    for entry in entries.values():
-        if entry["arm"] == f"standalone {where}":
-            for candidate in entry["candidates"]:
-                if candidate["accuracy"] is not None:
-                    found.setdefault(_genotype(candidate), []).append(candidate["accuracy"]["val"])
+    for accuracies in _by_seed(entries, where).values():
+        for genotype, accuracy in accuracies.items():
+            found.setdefault(genotype, []).append(accuracy)
     return {genotype: statistics.fmean(values) for genotype, values in found.items()}
+
+
+def _by_seed(entries: Entries, where: str) -> dict[int, dict[Genotype, float]]:
+    return {
+        entry["seed"]: {_genotype(c): c["accuracy"]["val"] for c in entry["candidates"] if c["accuracy"] is not None}
+        for entry in entries.values()
+        if entry["arm"] == f"standalone {where}"
+    }
+
+
+def _ceiling(entries: Entries, where: str, known: Sequence[Genotype]) -> str:
+    """How far the networks lie apart, and how well one training predicts another of the same network."""
+    seeds = _by_seed(entries, where)
+    means = [statistics.fmean(run[genotype] for run in seeds.values() if genotype in run) for genotype in known]
+    told = f"Accuracies from {100 * min(means):.1f} to {100 * max(means):.1f} %"
+    if len(seeds) < 2:
+        return f"{told}; trained once, so the noise of a training is not known."
+    first, second = (seeds[seed] for seed in sorted(seeds)[:2])
+    both = [genotype for genotype in known if genotype in first and genotype in second]
+    pairs = [100 * (first[genotype] - second[genotype]) for genotype in both]
+    noise = statistics.stdev(pairs) / 2**0.5
+    repeated = rank_correlation([first[g] for g in both], [second[g] for g in both], np.random.default_rng(0))
+    return (
+        f"{told}, a mean of {len(seeds)} trainings. One training has a standard deviation of {noise:.2f} points; "
+        f"two of them rank the networks with Kendall's tau {_estimate(repeated.kendall)}, the most that a score can show."
+    )
 
 
 def _correlations(entries: Entries, known: Sequence[Genotype], truth: Mapping[Genotype, float]) -> str:
@@ -77,6 +102,7 @@ def _correlations(entries: Entries, known: Sequence[Genotype], truth: Mapping[Ge
         params = [rows[genotype]["costs"]["params_m"] for genotype in known]
         variant = entry["arm"].removeprefix("scores").removeprefix(", ")
         columns = {name: [rows[g]["scores"][name] for g in known] for name in rows[known[0]]["scores"]}
+        columns |= _fused(columns)
         if not variant and entry["seed"] == min(e["seed"] for e in entries.values()):
             columns |= _controls(known, rows)
         for name, values in columns.items():
@@ -84,6 +110,14 @@ def _correlations(entries: Entries, known: Sequence[Genotype], truth: Mapping[Ge
             seed = "" if name in _CONTROLS else str(entry["seed"])
             lines.append(_row(label, seed, values, params, accuracies))
     return "\n".join(lines)
+
+
+def _fused(columns: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Log-rank fusion of consistency and reconstruction among these networks."""
+    parts = [np.argsort(np.argsort(columns[name])) for name in ("consistency", "reconstruction") if name in columns]
+    if len(parts) < 2:
+        return {}
+    return {"fused": [float(score) for score in sum(np.log((ranks + 1) / len(ranks)) for ranks in parts)]}
 
 
 def _controls(known: Sequence[Genotype], rows: Mapping[Genotype, Json]) -> dict[str, list[float]]:
