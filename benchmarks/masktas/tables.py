@@ -83,7 +83,7 @@ def _ceiling(entries: Entries, where: str, known: Sequence[Genotype]) -> str:
     repeated = rank_correlation([first[g] for g in both], [second[g] for g in both], np.random.default_rng(0))
     return (
         f"{told}, a mean of {len(seeds)} trainings. One training has a standard deviation of {noise:.2f} points; "
-        f"two of them rank the networks with Kendall's tau {_estimate(repeated.kendall)}, the most that a score can show."
+        f"two of them agree on the order with Kendall's tau {_estimate(repeated.kendall)}."
     )
 
 
