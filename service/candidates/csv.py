@@ -8,9 +8,12 @@ import json
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+from search.measures import FUSED, Measure
 from service.candidates.repository import CandidateRepository, Place
 from service.candidates.schemas import CandidateView, Order
 from service.services import Services
+
+_MEASURES = (*Measure, FUSED)
 
 COLUMNS = (
     "n",
@@ -26,6 +29,7 @@ COLUMNS = (
     "holdout_accuracy",
     "parents",
     "genotype",
+    *(f"scores.{name}" for name in _MEASURES),
 )
 
 _BATCH = 1000
@@ -62,6 +66,7 @@ def _cells(view: CandidateView) -> tuple[object, ...]:
         accuracy.get("holdout"),
         json.dumps(view.parents),
         json.dumps(view.genotype),
+        *(view.scores.get(name) for name in _MEASURES),
     )
 
 

@@ -44,7 +44,7 @@ class CandidateView(Answer):
             "genotype": [3, 2, 4, 3, 2, 3, 4, 64],
             "architecture": "/architectures/arch_01980000000070008000000000000000_17",
             "score": -0.0123,
-            "scores": {"consistency": -0.0123},
+            "scores": {"consistency": -0.0123, "consistency_bare": -0.0211, "feature": -0.1432},
             "costs": {"params_m": 0.105, "gmacs": 0.0017},
             "feasible": True,
             "on_front": True,
@@ -60,7 +60,7 @@ class CandidateView(Answer):
     genotype: list[float] = Field(description="Depth, one MLP ratio a block, one head count a block, width.")
     architecture: str = Field(description="Path of the full description.")
     score: float | None = Field(description="The higher the better; null when it could not be computed.")
-    scores: Json
+    scores: Json = Field(description="By name, all that was measured, and what the search followed; larger is better.")
     costs: Json
     feasible: bool = Field(description="Whether it meets all limits of the search.")
     on_front: bool = Field(description="Whether no other candidate beats it in every objective of the search.")

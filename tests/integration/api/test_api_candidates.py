@@ -82,6 +82,8 @@ def test_all_candidates_as_one_table(api: TestClient, session: Session, job_id: 
     assert [int(row["n"]) for row in rows] == [0, 1, 2, 3, 4]
     assert [float(row["score"]) for row in rows] == [c["score"] for c in shown]
     assert [float(row["params_m"]) for row in rows] == [c["costs"]["params_m"] for c in shown]
+    assert [float(row["scores.consistency"]) for row in rows] == [c["scores"]["consistency"] for c in shown]
+    assert [row["scores.fused"] for row in rows] == [""] * 5
     assert [row["rank"] for row in rows] == ["", "", "0", "", ""]
     assert rows[2]["val_accuracy"] == "0.9"
 
