@@ -41,15 +41,3 @@ def test_a_published_file_teaches_a_search(
     [found] = client.jobs(kind="search", limit=1)
     assert (found.result or {})["digests"]["teacher"] == shown["digest"]
     assert {warning.code for warning in found.warnings} >= {"teacher_licence", "teacher_resampled"}
-
-
-def test_a_file_that_is_no_teacher_tells_every_key(stack: Embedded, cli_environment: dict[str, str]) -> None:
-    root = stack.settings.import_root
-    assert root is not None
-    state = mae_full().state | {"rope.freqs": torch.ones(2)}
-    del state["norm.weight"]
-    torch.save(state, root / "odd.pth")
-    refused = run(cli_environment, "teachers", "add", "odd.pth", "--num-heads", str(HEADS), "--wait")
-    assert refused.returncode == 1
-    assert "  unexpected: rope.freqs" in refused.stdout.splitlines()
-    assert "norm.bias" in refused.stdout

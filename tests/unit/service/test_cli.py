@@ -284,3 +284,38 @@ def test_events_are_printed_as_json_lines(run: Run, capsys: pytest.CaptureFixtur
 def test_the_command_line_imports_no_torch() -> None:
     code = "import sys, service.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_weights_that_are_no_teacher_are_told_key_by_key(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    misshapen = [{"name": "norm.bias", "found": [5], "expected": [32]}]
+    keys = {"missing": ["cls_token"], "unexpected": ["rope.freqs"], "misshapen": misshapen}
+    refusal = problem(422, "teacher_invalid", "The tensors are not those of a ViT.", keys=keys)
+    with scripted_server({"POST /teachers": [refusal]}) as server:
+        code = run("teachers", "add", "odd.safetensors", "--num-heads", "4", "--url", server.url)
+    assert code == Exit.REFUSED
+    assert capsys.readouterr().err.splitlines()[1:4] == [
+        "  missing: cls_token",
+        "  unexpected: rope.freqs",
+        "  misshapen: norm.bias is [5], expected [32]",
+    ]
+
+
+def test_registering_a_teacher_waits_for_its_id(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    queued = {**JOB, "kind": "teacher_import", "name": "teacher MAE", "status": "queued", "stage": None}
+    done = {**queued, "status": "succeeded", "done": True, "result": {"teacher": "tch_1"}}
+    answers = {
+        "POST /teachers": [as_json(queued, 202)],
+        "GET /jobs/job_1": [as_json(done)],
+        "GET /jobs/job_1/events": [stream(frame(1, "end", {"status": "succeeded"}))],
+    }
+    with scripted_server(answers) as server:
+        code = run("teachers", "add", "--timm", "vit_base_patch16_224.mae", "--wait", "--url", server.url)
+    assert code == Exit.OK
+    assert capsys.readouterr().out.splitlines()[-1] == "teacher: tch_1"
+
+
+@pytest.mark.parametrize("arguments", [[], ["weights.pth", "--timm", "vit_base_patch16_224.mae"]], ids=str)
+def test_a_teacher_comes_from_one_place(run: Run, arguments: list[str]) -> None:
+    with scripted_server({}) as server:
+        assert run("teachers", "add", *arguments, "--url", server.url) == Exit.REFUSED
+    assert server.requests == []
