@@ -21,7 +21,7 @@ from workers.protocol import Result
 from workers.stages.run import run_job
 
 SIDE = 224
-STEPS_OF = 4  # images in a batch, of 8 that are trained on
+BATCH = 4  # of nine images that are trained on: two steps, or three
 
 # One pass over the images in every stage; the teacher is as small as a teacher can be.
 TOY: Mapping[str, Any] = {
@@ -32,11 +32,11 @@ TOY: Mapping[str, Any] = {
             "architecture": {"embed_dim": 32, "depth": 1, "num_heads": 2, "head_dim": 16, "mlp_ratio": 2.0},
             "decoder": {"embed_dim": 16, "depth": 1, "num_heads": 2},
             "epochs": 1,
-            "batch_size": STEPS_OF,
+            "batch_size": BATCH,
         }
     },
-    "supernet": {"decoder": {"embed_dim": 32, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": STEPS_OF},
-    "retrain": {"epochs": 1, "batch_size": STEPS_OF, "top_k": 1},
+    "supernet": {"decoder": {"embed_dim": 32, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": BATCH},
+    "retrain": {"epochs": 1, "batch_size": BATCH, "top_k": 1},
 }
 
 
