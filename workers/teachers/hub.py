@@ -16,7 +16,7 @@ import torch
 from huggingface_hub import constants, get_token, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from timm.layers.activations import GELU, GELUTanh, QuickGELU
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from models.foreign.layout import Activation
@@ -61,12 +61,17 @@ def find_network(name: str) -> TimmNetwork:
     try:
         with torch.device("meta"):
             network = timm.create_model(name, pretrained=False, num_classes=0)
-    except RuntimeError as error:  # timm's for names it does not know
+    except RuntimeError as error:  # timm's for names it does not know, torch's for networks that need real numbers
+        if timm.is_model(name.partition(".")[0]) and timm.is_model_pretrained(name):
+            raise TeacherInvalid(f"{name} is no plain Vision Transformer, as teachers are.") from error
         raise TeacherInvalid(
             f"timm {timm.__version__} has no network or weights {name!r}; timm.list_pretrained('*vit*') lists them."
         ) from error
     if not isinstance(network, VisionTransformer):
         raise TeacherInvalid(f"{name} is a {type(network).__name__}; teachers are timm's VisionTransformer networks.")
+    if not isinstance(network.blocks[0], Block):
+        kind = type(network.blocks[0]).__name__
+        raise TeacherInvalid(f"{name} is made of {kind}; teachers are made of timm's ordinary Block.")
     config: dict[str, Any] = dict(network.pretrained_cfg)  # type: ignore[arg-type]  # an attribute that timm adds
     tag = config.get("tag")
     return TimmNetwork(f"{config['architecture']}.{tag}" if tag else config["architecture"], network, config)

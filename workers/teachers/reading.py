@@ -130,11 +130,16 @@ def check_values(tensors: Mapping[str, Tensor]) -> None:
     """Refuse tensors that no network can compute with.
 
     Raises:
-        TeacherInvalid: names those that are sparse, not of floating point, NaN or infinite.
+        TeacherInvalid: names those that are sparse, not of floating point, NaN or infinite; or they share numbers.
     """
     odd = [name for name, t in tensors.items() if t.layout != torch.strided or not t.is_floating_point()]
     if odd:
         raise TeacherInvalid(f"These tensors are no ordinary floating-point numbers: {', '.join(odd)[:500]}.")
+    # A view may repeat one number for ever, and many tensors may share one storage: small files, endless networks.
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if needed > sum(storages.values()):
+        raise TeacherInvalid(f"The tensors unfold to {needed:,} bytes, the file holds {sum(storages.values()):,}.")
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise TeacherInvalid(f"These tensors hold NaN or infinity: {', '.join(broken)[:500]}.")

@@ -13,11 +13,10 @@ from service.errors import TeacherInvalid
 from service.teachers.info import TeacherInfo
 from tests.channels import RecordingChannel
 from tests.published_files import HEADS, dinov2_huggingface, mae_encoder, mae_full, plain
-from tests.stage_runs import TINY, merged, search_start
+from tests.stage_runs import TINY, merged, resumed, search_start
+from tests.unit.workers.stages.runs import StopAt, run_until
 from workers.protocol import Candidates, CheckpointMessage, Progress, Result, Start, Warn
 from workers.stages.run import run_job
-
-STUDENTS_GRID = 4  # of micro on the digits: 8 pixels in patches of 2
 
 
 def import_start(tmp_path: Path, **source: Any) -> Start:
@@ -110,8 +109,8 @@ def test_wrong_number_of_channel_values_is_refused(tmp_path: Path) -> None:
         imported(tmp_path, plain().state, mean=[0.5], std=[0.5])
 
 
-def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path) -> None:
-    """The digits are grey, 8 pixels, patches of 2; the teacher takes colour, 16 pixels, patches of 4."""
+def registered(tmp_path: Path) -> tuple[TeacherInfo, Path]:
+    """A teacher for colour, 16 pixels, patches of 4; the digits are grey, 8 pixels, patches of 2."""
     result, _, run_dir = imported(tmp_path, dinov2_huggingface(4).state)
     assert result.teacher is not None
     facts = dict(result.teacher.info)
@@ -122,8 +121,13 @@ def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path)
         architecture=facts.pop("architecture"),
         info=facts,
     )
+    return teacher, run_dir / "teacher.safetensors"
+
+
+def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path) -> None:
+    teacher, weights = registered(tmp_path)
     body = merged(TINY, {"teacher": {"pretrain": None, "id": teacher.reference}, "retrain": {"mode": "none"}})
-    start = search_start(body, tmp_path / "search", teacher=(teacher, run_dir / "teacher.safetensors"))
+    start = search_start(body, tmp_path / "search", teacher=(teacher, weights))
     channel = RecordingChannel()
     found = run_job(start, channel)
     assert found.result["digests"]["teacher"] == teacher.digest
@@ -134,3 +138,20 @@ def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path)
     scores = [row.score for batch in channel.of_type(Candidates) for row in batch.rows]
     assert len(set(scores)) > 1
     assert any(message.eta_seconds for message in channel.of_type(Progress))
+
+
+@pytest.mark.usefixtures("every_progress")
+def test_interrupted_search_goes_on_with_its_teacher(tmp_path: Path) -> None:
+    teacher = registered(tmp_path)
+    body = merged(TINY, {"teacher": {"pretrain": None, "id": teacher[0].reference}})
+    digests = []
+    for stops in ([], [StopAt("supernet", 0.5)]):
+        folder = tmp_path / f"{len(stops)} stops"
+        start = search_start(body, folder, teacher=teacher)
+        for stop in stops:
+            start = resumed(start, run_until(start, stop).last_checkpoint, folder)
+            start = start.model_copy(update={"inputs": []})  # the file is the job's own by now
+        last = run_until(start, StopAt("search")).last_checkpoint
+        digests.append({ref.name: ref.sha256 for ref in last.files})
+    assert digests[0] == digests[1]
+    assert digests[0]["teacher.safetensors"] == teacher[0].digest

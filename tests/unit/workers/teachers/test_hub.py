@@ -88,6 +88,7 @@ def test_offline_setting_asks_nobody(cache: Path, dead_hub: None, monkeypatch: p
         ("vit_enormous", "has no network or weights 'vit_enormous'"),
         ("vit_base_patch16_224.nobody", "has no network or weights"),
         ("resnet18", "is a ResNet"),
+        ("vit_base_patch16_xp_224", "made of ParallelScalingBlock"),
         ("test_vit2", "class token"),
         ("test_vit4", "class token|no weights"),
     ],

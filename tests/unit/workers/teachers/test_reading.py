@@ -85,6 +85,7 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_plain_pickle_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "bomb.pth").write_bytes(pickle.dumps(_Bomb(tmp_path / "owned")))
     with pytest.raises(TeacherInvalid):
@@ -144,3 +145,22 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused() -> None:
         check_values({"norm.bias": torch.tensor([1.0, torch.nan]), "norm.weight": torch.ones(2)})
     with pytest.raises(TeacherInvalid, match="ordinary floating-point numbers: a, b"):
         check_values({"a": torch.ones(2, dtype=torch.int64), "b": torch.eye(2).to_sparse(), "c": torch.ones(1).half()})
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a": torch.zeros(1).expand(10**6, 10**6)},
+        dict.fromkeys("abc", torch.zeros(100)),
+    ],
+    ids=["repeated", "shared"],
+)
+def test_small_files_that_unfold_to_large_networks_are_refused(tmp_path: Path, tensors: State) -> None:
+    found = read_weights(saved(tmp_path, tensors)).tensors
+    with pytest.raises(TeacherInvalid, match=r"unfold to [\d,]+ bytes"):
+        check_values(found)
+
+
+def test_parts_of_one_tensor_are_ordinary(tmp_path: Path) -> None:
+    whole = torch.arange(12.0)
+    check_values(read_weights(saved(tmp_path, {"a": whole[:5], "b": whole[5:]})).tensors)
