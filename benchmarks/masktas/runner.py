@@ -50,8 +50,9 @@ class Memory:
         """Add an entry."""
         self.entries[name] = found
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        document = {"entries": dict(sorted(self.entries.items()))}
-        self._path.write_text(json.dumps(document, indent=1) + "\n")
+        # One line an entry, which a diff of two versions can show.
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(self.entries[key])}" for key in sorted(self.entries))
+        self._path.write_text(f'{{"entries": {{\n{lines}\n}}}}\n')
 
 
 def run(scale: Scale, jobs: Sequence[Entry], images: Path, work: Path, memory: Memory, slots: int) -> None:
