@@ -26,7 +26,8 @@ RUN pip install --no-cache-dir --no-deps . \
 # Not /app: the processes must run the installed package, not the copy beside it.
 WORKDIR /data
 USER 10001:10001
-ENV VITAILOR_DATA_DIR=/data
+# Weights that teachers are fetched from go into the volume too: the user has no home.
+ENV VITAILOR_DATA_DIR=/data HF_HOME=/data/huggingface
 VOLUME /data
 EXPOSE 8000
 

@@ -14,7 +14,7 @@ import httpx
 import timm
 import torch
 from huggingface_hub import constants, get_token, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from timm.layers.activations import GELU, GELUTanh, QuickGELU
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
@@ -109,8 +109,10 @@ def _locate(name: str, repository: str, files: tuple[str, ...]) -> Path:
         raise TeacherInvalid(f"The hub's repository {repository} of {name} holds none of {', '.join(files)}.")
     try:
         return Path(hf_hub_download(repository, found))
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError) as error:
         raise _unavailable(name, f"the download from {constants.ENDPOINT} broke off") from error
+    except OSError as error:
+        raise _unavailable(name, f"the cache {constants.HF_HUB_CACHE} cannot be written") from error
 
 
 def _exists(name: str, repository: str, file: str) -> bool:

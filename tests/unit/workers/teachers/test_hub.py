@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,16 +32,50 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+def use_hub(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    """Let the hub's client talk to a port of this host."""
+    old, new = constants.ENDPOINT, f"http://127.0.0.1:{port}"
+    for name in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
+        monkeypatch.setattr(constants, name, getattr(constants, name).replace(old, new))
+
+
 @pytest.fixture
 def dead_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An address that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
-            old = getattr(constants, name)
-            monkeypatch.setattr(constants, name, old.replace(constants.ENDPOINT, endpoint))
+        use_hub(monkeypatch, server.getsockname()[1])
         monkeypatch.setattr("workers.teachers.hub._PROBE_S", 0.3)
         yield
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A hub on this host, as far as its client looks; it serves the files of the folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            file = folder / Path(self.path).name
+            self.send_response(200 if file.exists() else 404)
+            if file.exists():
+                self.send_header("ETag", '"' + "e" * 40 + '"')
+                self.send_header("X-Repo-Commit", "c" * 40)
+            self.send_header("Content-Length", str(file.stat().st_size if file.exists() else 0))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write((folder / Path(self.path).name).read_bytes())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        use_hub(monkeypatch, server.server_port)
+        yield folder
+        server.shutdown()
 
 
 def fill(cache: Path, name: str) -> dict[str, torch.Tensor]:
@@ -64,6 +100,21 @@ def test_cached_network_becomes_a_teacher_without_any_hub(cache: Path, dead_hub:
     assert (arch.embed_dim, arch.depth, arch.num_heads[0], arch.img_size, arch.patch_size) == (64, 6, 2, 160, 16)
     assert set(found.facts["dropped"]) == {"head.weight", "head.bias"}
     assert torch.equal(found.state["blocks.5.mlp.fc2.weight"], state["blocks.5.mlp.fc2.weight"])
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_are_fetched_from_the_hub_into_the_cache(cache: Path, hub: Path, file: str) -> None:
+    state = timm.create_model(TOY, pretrained=False).state_dict()
+    (save_file if file.endswith(".safetensors") else torch.save)(state, hub / file)
+    found = acquire(TeacherSource(timm=TOY), None)
+    assert torch.equal(found.state["norm.weight"], state["norm.weight"])
+    (hub / file).unlink()
+    assert acquire(TeacherSource(timm=TOY), None).name == TOY  # from the cache
+
+
+def test_hub_without_the_file_is_told_apart_from_no_hub(cache: Path, hub: Path) -> None:
+    with pytest.raises(TeacherInvalid, match=r"holds none of model\.safetensors, pytorch_model\.bin"):
+        acquire(TeacherSource(timm=TOY), None)
 
 
 def test_hub_that_does_not_answer_is_told_soon_and_with_a_way_out(cache: Path, dead_hub: None) -> None:
