@@ -75,7 +75,8 @@ _INT_FIELDS: dict[str, _Bounds] = {
     "patch_size": _Bounds(1, 256),
     "num_classes": _Bounds(0, 1_000_000),
 }
-_HEADS = _Bounds(1, 256)
+MAX_HEADS = 256
+_HEADS = _Bounds(1, MAX_HEADS)
 _MAX_RATIO = 16.0
 _MAX_TOKENS = 65_536
 _CHANNELS = (1, 3)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
+from models.architecture import MAX_HEADS, Architecture, ArchitectureError, FieldProblem, Pool
 from search.space import Space
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import resolve_masked
@@ -123,7 +123,7 @@ def _resolve_pretrain(
     size = asked.architecture or TeacherArchitecture(
         embed_dim=largest.embed_dim,
         depth=largest.depth,
-        num_heads=max(1, largest.embed_dim // largest.head_dim),
+        num_heads=min(max(1, largest.embed_dim // largest.head_dim), MAX_HEADS),
         head_dim=largest.head_dim,
         mlp_ratio=4.0,
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.masked import WHOLE_IMAGE
 from service.jobs.resolve.spaces import constraints_of, resolve_space
-from service.jobs.spec import DatasetRef, SearchSpec, SupernetSpec, TeacherSpec
+from service.jobs.resolve.supernet import resolve_objective
+from service.jobs.spec import DatasetRef, MaskedSpec, SearchSpec, Spec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
+
+_Masked = TypeVar("_Masked", bound=MaskedSpec)
 
 
 def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tuple[Space, TeacherSpec, SupernetSpec]:
@@ -19,14 +23,18 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
         ValidationFailed: the body describes another space or another training than the supernet has had, or splits the
             same dataset otherwise, so that networks would be measured on images that they were trained on.
     """
-    teacher = TeacherSpec.model_validate(warm.spec["teacher"])
-    supernet = SupernetSpec.model_validate(warm.spec["supernet"])
+    teacher = _as_trained(TeacherSpec.model_validate(warm.spec["teacher"]))
+    supernet = _supernet_as_trained(SupernetSpec.model_validate(warm.spec["supernet"]))
     given = spec.model_fields_set
     items = []
     if "space" in given and resolve_space(spec.space, dataset).digest() != warm.space.digest():
         detail = f"supernet {warm.reference} was trained for the space {warm.space.name!r}; leave `space` out"
         items.append(ErrorItem("/space", "space_mismatch", detail, warm.space.to_json()))
-    for part, asked, trained in (("teacher", spec.teacher, teacher), ("supernet", spec.supernet, supernet)):
+    parts: list[tuple[str, Spec, Spec]] = [
+        ("teacher", _as_trained(spec.teacher), teacher),
+        ("supernet", _supernet_as_trained(spec.supernet), supernet),
+    ]
+    for part, asked, trained in parts:
         if part in given and asked != trained:
             detail = f"supernet {warm.reference} is trained already; leave `{part}` out"
             items.append(ErrorItem(f"/{part}", "fixed_by_warm_start", detail, trained.model_dump(mode="json")))
@@ -37,6 +45,23 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     if items:
         raise ValidationFailed.of(items)
     return warm.space, teacher, supernet
+
+
+def _as_trained(teacher: TeacherSpec) -> TeacherSpec:
+    """A filled teacher of an earlier version with what has become an option since, as that version did it."""
+    if teacher.pretrain is None:
+        return teacher
+    return teacher.model_copy(update={"pretrain": _uncropped(teacher.pretrain)})
+
+
+def _supernet_as_trained(supernet: SupernetSpec) -> SupernetSpec:
+    """The same of a supernet; such have never been slimmable."""
+    return _uncropped(resolve_objective(supernet, slimmable=False))
+
+
+def _uncropped(part: _Masked) -> _Masked:
+    scale, flip = part.crop_scale, part.horizontal_flip
+    return part.model_copy(update={"crop_scale": scale or WHOLE_IMAGE, "horizontal_flip": bool(flip)})
 
 
 def _split_items(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> list[ErrorItem]:

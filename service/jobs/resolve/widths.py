@@ -38,9 +38,10 @@ def widened(space: Space, asked: WidthsSpec, warnings: list[ErrorItem]) -> Space
 
 def _grid(asked: WidthsSpec, largest: int) -> tuple[int, ...]:
     smallest = _channels(asked.smallest, largest)
-    if smallest is None:
+    if smallest is None or smallest == largest:  # which a share next to 1 rounds to
         nearest = min(max(1, round(asked.smallest * largest)), largest - 1) / largest
-        detail = f"{asked.smallest:g} of width {largest} is {asked.smallest * largest:g} channels, no whole number"
+        channels = asked.smallest * largest
+        detail = f"{asked.smallest:g} of width {largest} is {channels:g} channels, no whole number below {largest}"
         raise ValidationFailed.of([ErrorItem("/widths/smallest", "no_whole_width", detail, {"nearest": nearest})])
     span, step = largest - smallest, _channels(asked.step, largest)
     if step is None or span % step or span // step >= MAX_WIDTHS:

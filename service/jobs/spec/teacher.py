@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.architecture import MAX_HEADS
 from service.jobs.spec.base import Spec
 from service.jobs.spec.masked import MaskedSpec
 
@@ -25,13 +26,16 @@ ChannelValues = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_l
 
 
 class TeacherArchitecture(Spec):
-    """Size of a teacher that is pretrained here; patch, image and channels are those of the space."""
+    """Size of a teacher that is pretrained here; patch, image and channels are those of the space.
 
-    embed_dim: int = Field(ge=8, le=4096)
-    depth: int = Field(ge=1, le=64)
-    num_heads: int = Field(ge=1, le=64)
-    head_dim: int = Field(ge=4, le=256)
-    mlp_ratio: float = Field(gt=0, le=8)
+    What a space may hold a teacher may be, whose default is the size of the space's largest network.
+    """
+
+    embed_dim: int = Field(ge=1, le=8192)
+    depth: int = Field(ge=1, le=128)
+    num_heads: int = Field(ge=1, le=MAX_HEADS)
+    head_dim: int = Field(ge=1, le=1024)
+    mlp_ratio: float = Field(gt=0, le=16)
 
 
 class PretrainSpec(MaskedSpec):
