@@ -48,9 +48,13 @@ async def preview_search(session: AsyncSession, owner: str, asked: SearchSpec) -
 async def _named(
     session: AsyncSession, owner: str, asked: SearchSpec
 ) -> tuple[SupernetInfo | None, TeacherInfo | None]:
-    """Supernet and teacher that a search names by their ids."""
-    warm = await find_supernet(session, owner, asked.warm_start.supernet) if asked.warm_start else None
-    return warm, await find_teacher(session, owner, asked.teacher.id) if asked.teacher.id else None
+    """Supernet and teacher that a search names by their ids.
+
+    A supernet that is taken over has its teacher's weights with it, so that one may be gone by now.
+    """
+    if asked.warm_start is not None:
+        return await find_supernet(session, owner, asked.warm_start.supernet), None
+    return None, await find_teacher(session, owner, asked.teacher.id) if asked.teacher.id else None
 
 
 def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:

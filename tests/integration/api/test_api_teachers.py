@@ -10,10 +10,11 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Job, Teacher
+from service.datasets.builtin import BUILTINS
+from service.db.models import Job, Supernet, Teacher
 from service.ids import IdKind, format_id
 from tests.integration.api.rows import add_job
 from tests.published_files import HEADS, mae_full, plain
@@ -155,6 +156,31 @@ def test_a_teacher_that_does_not_exist_is_refused_with_those_that_do(
         [item] = response.json()["errors"]
         assert (item["pointer"], item["code"], item["allowed"]) == ("/teacher/id", "unknown_teacher", [mine])
     assert stranger.post("/search", json=search(id=mine)).json()["errors"][0]["allowed"] == []
+
+
+def test_a_supernet_is_taken_over_when_its_teacher_is_gone(api: TestClient, session: Session, owner: str) -> None:
+    teacher = add_teacher(session, owner)
+    asked = api.post("/search/validate", json=search(id=teacher)).json()
+    row = Supernet(
+        owner=owner,
+        job_id=add_job(session, owner),
+        method="masktas",
+        space=asked["space"],
+        sha256="cd" * 32,
+        info={
+            "dataset": BUILTINS["digits"].digest,
+            "spec": {part: asked["spec"][part] for part in ("dataset", "teacher", "supernet")},
+            "files": {},
+            "outputs": {"teacher": {"architecture": understood(plain().state).layout.arch.to_json()}},
+        },
+    )
+    session.add(row)
+    session.execute(delete(Teacher).where(Teacher.owner == owner))
+    session.commit()
+    body = {"method": "masktas", "dataset": "digits", "warm_start": format_id(IdKind.SUPERNET, row.id)}
+    first = api.post("/search", json=body).json()
+    assert first["spec"]["teacher"]["id"] == teacher
+    assert api.post("/search", json=first["spec"]).json()["spec"] == first["spec"]  # what a job shows can be repeated
 
 
 def test_a_teacher_comes_from_one_source(api: TestClient) -> None:
