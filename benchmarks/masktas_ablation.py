@@ -4,7 +4,7 @@ The toy scale takes minutes and shows that everything works. The full scale take
 images of CIFAR-10 at 16 pixels, three seeds. It may be stopped at any time and goes on where it was.
 
     python benchmarks/masktas_ablation.py [--scale toy|full] [--images FOLDER] [--work FOLDER] [--results FILE]
-        [--arms ARM ...] [--slots N] [--table]
+        [--arms ARM ...] [--seeds N ...] [--slots N] [--table]
 
 ``--images`` is a folder with ``cifar10-train.parquet`` and ``cifar10-test.parquet`` in the layout of Hugging Face;
 default: ``$VITAILOR_TEST_DATA``.
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder of the service (default: a new one, removed at the end)")
     parser.add_argument("--results", type=Path, help="default: results/masktas-<scale>.json beside this script")
     parser.add_argument("--arms", nargs="*", help="only these arms")
+    parser.add_argument("--seeds", nargs="*", type=int, help="only these seeds")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="jobs at once (default: processors)")
     parser.add_argument("--table", action="store_true", help="only print what the results file holds")
     chosen = parser.parse_args()
@@ -44,7 +45,11 @@ def main() -> None:
         memory = Memory(chosen.results or default)
         if not chosen.table:
             Path(passing).chmod(0o711)  # as root, the servers' account has to enter it
-            wanted = [entry for entry in entries(scale) if not chosen.arms or entry.arm in chosen.arms]
+            wanted = [
+                entry
+                for entry in entries(scale)
+                if (not chosen.arms or entry.arm in chosen.arms) and (not chosen.seeds or entry.seed in chosen.seeds)
+            ]
             run(scale, wanted, Path(chosen.images), chosen.work or Path(passing), memory, chosen.slots)
         _print(scale, memory)
 
