@@ -29,7 +29,7 @@ def resolve_algorithm(
     filled = asked.model_copy(update={"baseline": baseline})
     if asked.architectures is None:
         return filled
-    listed = [_with_genes(entry, i) for i, entry in enumerate(asked.architectures)]
+    listed = [_with_genes(entry, i, space) for i, entry in enumerate(asked.architectures)]
     filled = filled.model_copy(update={"architectures": listed})
     _check_members(filled, space)
     try:
@@ -61,7 +61,7 @@ def planned_evaluations(part: SearchPart, feasible: int) -> int:
     return min(part.population * (part.generations + 1), part.max_evaluations, feasible)
 
 
-def _with_genes(entry: ListedArchitecture, i: int) -> ListedArchitecture:
+def _with_genes(entry: ListedArchitecture, i: int, space: Space) -> ListedArchitecture:
     if entry.embed_dim is not None:
         return entry
     published = PUBLISHED.get(entry.name or "")
@@ -69,6 +69,10 @@ def _with_genes(entry: ListedArchitecture, i: int) -> ListedArchitecture:
         problem = FieldProblem(f"/{i}/name", entry.name, f"one of {', '.join(PUBLISHED)}, or the genes of a network")
         raise ValidationFailed.of(field_errors(_POINTER, [problem]))
     known = published.architecture
+    if known.head_dim != space.head_dim:  # the same genes are then another network, which must not bear the name
+        allowed = f"networks with heads of {space.head_dim} channels, which the published one has of {known.head_dim}"
+        problem = FieldProblem(f"/{i}/name", entry.name, allowed)
+        raise ValidationFailed.of(field_errors(_POINTER, [problem]))
     return ListedArchitecture(
         name=entry.name,
         embed_dim=known.embed_dim,

@@ -216,6 +216,13 @@ def test_a_listed_network_that_cannot_be_scored_is_named(entry: object, pointer:
     assert [item.pointer for item in error.errors] == [pointer]
 
 
+def test_a_published_name_is_refused_where_its_genes_are_another_network() -> None:
+    space = {"preset": "masktas-small", "overrides": {"head_dim": 32}}
+    error = refusal(PHOTOS, space=space, search={"algorithm": "listed", "architectures": ["masktas-small"]})
+    assert [item.pointer for item in error.errors] == ["/search/architectures/0/name"]
+    assert "64" in error.errors[0].detail
+
+
 def test_a_listed_network_beyond_a_limit_is_refused() -> None:
     search = {"algorithm": "listed", "architectures": [LISTED]}
     error = refusal(search=search, constraints=[{"metric": "params_m", "max": 0.06}])
