@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.stages.probe import MAX_FEATURES, explained_variance, pooled_features
+from workers.stages.probe import MAX_FEATURES, PENALTIES, explained_variance, pooled_features
 from workers.stages.report import wilson_interval
 
 
@@ -16,22 +16,47 @@ def test_wilson_interval_agrees_with_published_values(correct: int, total: int, 
     assert wilson_interval(correct, total) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_explained_variance_equals_fitting_without_each_image() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 3, (30,), generator=generator)
-    features = torch.randn(30, 4, generator=generator) + 0.8 * torch.nn.functional.one_hot(labels, 4)
+def explained_by_refitting(features: torch.Tensor, labels: torch.Tensor, penalty: float) -> float:
+    """Each image left out once, by fitting anew with an intercept that is not shrunk."""
     x = features.double()
-    x = torch.cat(((x - x.mean(0)) / x.std(0), torch.ones(30, 1, dtype=torch.float64)), dim=1)
+    count, width = x.shape
+    x = torch.cat(((x - x.mean(0)) / x.std(0) / width**0.5, torch.ones(count, 1, dtype=torch.float64)), dim=1)
+    shrunk = torch.diag(torch.tensor([penalty * count] * width + [0.0], dtype=torch.float64))
     y = torch.nn.functional.one_hot(labels, 3).double()
     squared = 0.0
-    for i in range(30):
-        rest = torch.arange(30) != i
-        gram = x[rest].T @ x[rest] + 0.1 * 30 * torch.eye(5, dtype=torch.float64)
-        weights = torch.linalg.solve(gram, x[rest].T @ y[rest])
+    for i in range(count):
+        rest = torch.arange(count) != i
+        weights = torch.linalg.solve(x[rest].T @ x[rest] + shrunk, x[rest].T @ y[rest])
         squared += (y[i] - x[i] @ weights).square().sum().item()
-    expected = 1 - squared / (y - y.mean(0)).square().sum().item()
+    return 1 - squared / (y - y.mean(0)).square().sum().item()
+
+
+def informative(images: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.randint(0, 3, (images,), generator=generator)
+    noise = torch.randn(images, 4, generator=generator)
+    return noise + 0.8 * torch.nn.functional.one_hot(labels, 4), labels
+
+
+def test_explained_variance_is_the_best_of_fitting_without_each_image() -> None:
+    features, labels = informative(30, torch.Generator().manual_seed(0))
+    expected = max(explained_by_refitting(features, labels, penalty) for penalty in PENALTIES)
     assert 0 < expected < 1
     assert explained_variance(features, labels, 3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_repeated_features_explain_neither_more_nor_less() -> None:
+    features, labels = informative(60, torch.Generator().manual_seed(1))
+    once = explained_variance(features, labels, 3)
+    assert explained_variance(features.repeat(1, 50), labels, 3) == pytest.approx(once, abs=1e-9)
+
+
+def test_a_wide_network_does_not_lose_by_its_width() -> None:
+    """Ten noisy views of the same few factors tell at least what one view tells."""
+    generator = torch.Generator().manual_seed(2)
+    factors, labels = informative(120, generator)
+    views = [factors @ torch.randn(4, 32, generator=generator) for _ in range(10)]
+    noisy = [view + 2 * torch.randn(120, 32, generator=generator) for view in views]
+    assert explained_variance(torch.cat(noisy, dim=1), labels, 3) > explained_variance(noisy[0], labels, 3)
 
 
 def test_features_without_information_explain_nothing() -> None:
