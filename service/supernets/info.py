@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from search.space import Space
 from service.db.models import Supernet
 from service.ids import IdKind, format_id
 
@@ -19,7 +18,8 @@ class SupernetInfo:
 
     Attributes:
         reference: its public id.
-        space: whose members are its slices.
+        space: JSON of the space whose members are its slices. Read by who needs it: workers, which only fetch files, do
+            without numpy.
         dataset: digest of what it was trained on.
         spec: the parts ``dataset``, ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
         files: digests of everything that the search reads (supernet, teacher, projector, ...) by file name.
@@ -28,7 +28,7 @@ class SupernetInfo:
     """
 
     reference: str
-    space: Space
+    space: Json
     dataset: str
     spec: Mapping[str, Json]
     files: Mapping[str, str]
@@ -40,7 +40,7 @@ class SupernetInfo:
         """Read a row, as the stage that trained it has written it."""
         return cls(
             reference=format_id(IdKind.SUPERNET, row.id),
-            space=Space.from_json(row.space),
+            space=row.space,
             dataset=row.info["dataset"],
             spec=row.info["spec"],
             files=row.info["files"],

@@ -27,9 +27,10 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     supernet = _supernet_as_trained(SupernetSpec.model_validate(warm.spec["supernet"]))
     given = spec.model_fields_set
     items = []
-    if "space" in given and resolve_space(spec.space, dataset).digest() != warm.space.digest():
-        detail = f"supernet {warm.reference} was trained for the space {warm.space.name!r}; leave `space` out"
-        items.append(ErrorItem("/space", "space_mismatch", detail, warm.space.to_json()))
+    space = Space.from_json(warm.space)
+    if "space" in given and resolve_space(spec.space, dataset).digest() != space.digest():
+        detail = f"supernet {warm.reference} was trained for the space {space.name!r}; leave `space` out"
+        items.append(ErrorItem("/space", "space_mismatch", detail, space.to_json()))
     parts: list[tuple[str, Spec, Spec]] = [
         ("teacher", _as_trained(spec.teacher), teacher),
         ("supernet", _supernet_as_trained(spec.supernet), supernet),
@@ -44,7 +45,7 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     items += _split_items(spec, warm, dataset)
     if items:
         raise ValidationFailed.of(items)
-    return warm.space, teacher, supernet
+    return space, teacher, supernet
 
 
 def _as_trained(teacher: TeacherSpec) -> TeacherSpec:

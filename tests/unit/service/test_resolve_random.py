@@ -107,7 +107,7 @@ def trained(found: Resolved, dataset: DatasetInfo, *, first_version: bool = Fals
     licence = None if pretrain else {"name": "CC-BY-NC-4.0", "commercial_use": False, "note": "ask"}
     return SupernetInfo(
         reference="sn_x",
-        space=found.space,
+        space=found.space.to_json(),
         dataset=dataset.digest,
         spec=spec,
         files={},

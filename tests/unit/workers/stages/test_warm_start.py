@@ -38,7 +38,7 @@ def info(channel: StoppingChannel) -> SupernetInfo:
     [told] = [resource.info for resource in message.resources]
     return SupernetInfo(
         reference="sn_1",
-        space=Space.from_json(told["space"]),
+        space=told["space"],
         dataset=told["dataset"],
         spec=told["spec"],
         files=told["files"],
@@ -104,7 +104,7 @@ def test_a_filled_search_of_a_trained_supernet_is_a_valid_body(trained: tuple[St
     warm = info(trained[1])
     body = {"method": "masktas", "dataset": "digits", "warm_start": "sn_1"}
     resolved = resolve_search(SearchSpec.model_validate(body), BUILTINS["digits"], warm)
-    assert resolved.space == warm.space
+    assert resolved.space == Space.from_json(warm.space)
     assert resolved.spec.supernet.epochs == 1
     assert resolve_search(resolved.spec, BUILTINS["digits"], warm).spec == resolved.spec
 
