@@ -100,7 +100,8 @@ def _collect(client: Client, entry: Entry, job: Job, made: dict[str, str], memor
         raise SystemExit(f"{entry.name} ended as {job.status}: {job.error}")
     made |= {f"supernet/{entry.name}": net.id for net in client.supernets() if net.job == job.id}
     made |= {f"teacher/{entry.name}": net.id for net in client.teachers() if net.job == job.id}
-    memory.keep(entry.name, _found(client, entry, job))
+    if entry.name not in memory.entries:  # what was kept names the commit that it ran with
+        memory.keep(entry.name, _found(client, entry, job))
 
 
 def _dataset(client: Client, scale: Scale, images: Path, imports: Path) -> str:
