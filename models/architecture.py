@@ -80,6 +80,7 @@ _HEADS = _Bounds(1, MAX_HEADS)
 _MAX_RATIO = 16.0
 _MAX_TOKENS = 65_536
 _CHANNELS = (1, 3)
+_BOOL_FIELDS = ("rel_pos", "distilled", "layer_scale")
 MAX_NORM_EPS = 1e-2
 """Largest epsilon of a LayerNorm; those in use are 1e-5 and 1e-6."""
 
@@ -109,6 +110,9 @@ class Architecture:
         pool: how tokens become one vector before the head.
         rel_pos: relative position on keys and values (AutoFormer, section 3.3); plain timm networks have none.
         norm_eps: epsilon of every LayerNorm: 1e-6 in MAE, DeiT and timm, 1e-5 in AutoFormer and Scala.
+        distilled: a distillation token behind the class token with a head of its own, whose logits are averaged with
+            those of the class token (DeiT, Touvron et al. 2021, section 4); needs ``pool`` token.
+        layer_scale: each branch of a block is scaled by a learned vector (CaiT, Touvron et al. 2021, section 3).
 
     Raises:
         ArchitectureError: when a field is outside what :func:`json_schema` states or fields contradict each other.
@@ -126,6 +130,8 @@ class Architecture:
     pool: Pool = Pool.AVG
     rel_pos: bool = False
     norm_eps: float = 1e-6
+    distilled: bool = False
+    layer_scale: bool = False
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -144,8 +150,13 @@ class Architecture:
 
     @property
     def num_patches(self) -> int:
-        """Patch tokens of one image; the sequence has one more (the class token)."""
+        """Patch tokens of one image; the sequence has ``num_prefix`` more."""
         return self.grid_size**2
+
+    @property
+    def num_prefix(self) -> int:
+        """Tokens before those of the patches: the class token, and with ``distilled`` the distillation token."""
+        return 2 if self.distilled else 1
 
     @property
     def patch_dim(self) -> int:
@@ -193,6 +204,8 @@ class Architecture:
             "pool": self.pool.value,
             "rel_pos": self.rel_pos,
             "norm_eps": self.norm_eps,
+            "distilled": self.distilled,
+            "layer_scale": self.layer_scale,
         }
 
     @classmethod
@@ -252,14 +265,20 @@ def _problems(arch: Architecture) -> Iterable[FieldProblem]:
             yield FieldProblem(f"/{name}", value, str(bounds))
     if not is_int(arch.in_chans) or arch.in_chans not in _CHANNELS:
         yield FieldProblem("/in_chans", arch.in_chans, "1 or 3")
-    if not isinstance(arch.rel_pos, bool):
-        yield FieldProblem("/rel_pos", arch.rel_pos, "true or false")
+    for name in _BOOL_FIELDS:
+        if not isinstance(getattr(arch, name), bool):
+            sound = False
+            yield FieldProblem(f"/{name}", getattr(arch, name), "true or false")
     if arch.pool not in tuple(Pool):
         yield FieldProblem("/pool", arch.pool, " or ".join(Pool))
     if not _is_number(arch.norm_eps) or not 0 < arch.norm_eps <= MAX_NORM_EPS:
         yield FieldProblem("/norm_eps", arch.norm_eps, f"a number above 0, at most {MAX_NORM_EPS}")
     if not sound:
         return
+    if arch.distilled and arch.rel_pos:
+        yield FieldProblem("/distilled", True, "false with rel_pos: a distillation token has no place on the grid")
+    if arch.distilled and arch.pool != Pool.TOKEN:
+        yield FieldProblem("/pool", arch.pool, "token with distilled")
     yield from _list_problems(arch)
     if arch.img_size % arch.patch_size:
         yield FieldProblem("/img_size", arch.img_size, f"a multiple of patch_size {arch.patch_size}")
@@ -324,7 +343,7 @@ def json_schema() -> dict[str, Any]:
             },
             "in_chans": {"enum": list(_CHANNELS)},
             "pool": {"enum": [p.value for p in Pool]},
-            "rel_pos": {"type": "boolean"},
+            **{name: {"type": "boolean"} for name in _BOOL_FIELDS},
             "norm_eps": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NORM_EPS},
         },
     }

@@ -9,14 +9,18 @@ of a fused qkv projection have the factors (role, head, channel of the head): ke
 heads of the queries, of the keys and of the values, for weight and bias alike, so no row ever changes its role.  The
 released AutoFormer and Scala code slices these rows (or their biases) as one flat run, where a row is a query in one
 subnet and a key in another.
+
+A :class:`Cut` says what is not in the architecture: Scala's isolated activation keeps the *trailing* entries of some
+subnets, and its released weights need that flat run of rows and an attention scale that does not follow the width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
-from math import prod
 from types import MappingProxyType
 
 from models.architecture import REL_POS_LENGTH, REL_POS_TABLES, Architecture, FieldProblem
@@ -26,6 +30,36 @@ _CACHED_TABLES = 256  # several populations; a table of 14 blocks takes about 60
 
 Factors = tuple[int, ...]
 SliceTable = Mapping[str, "tuple[AxisSlice, ...]"]
+
+
+class QkvSlicing(StrEnum):
+    """How the rows of a fused qkv projection are cut when heads become narrower."""
+
+    HEAD_ALIGNED = "head_aligned"  # channels within each head of each role: no row changes its role
+    CONTIGUOUS = "contiguous"  # one flat run of rows, as in Scala's released code
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a subnet is cut, beside its sizes.
+
+    Attributes:
+        trailing: keep the trailing entries of each factor instead of the leading ones (Scala's isolated activation).
+        qkv: how the rows of queries, keys and values are cut.
+        full_scale: attention is scaled by the supernet's width of a head instead of the subnet's.
+    """
+
+    trailing: bool = False
+    qkv: QkvSlicing = QkvSlicing.HEAD_ALIGNED
+    full_scale: bool = False
+
+    def attention_scale(self, largest: Architecture, arch: Architecture) -> float:
+        """Factor of the products of queries and keys."""
+        return math.sqrt(1 / (largest if self.full_scale else arch).head_dim)
+
+
+LEADING = Cut()
+"""The cut of everything but Scala's variants."""
 
 
 class SlicingError(ValueError):
@@ -38,7 +72,7 @@ class SlicingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AxisSlice:
-    """One axis seen as nested factors, the leading ``take[k]`` entries of factor ``k`` being kept.
+    """One axis seen as nested factors, the leading (or trailing) ``take[k]`` entries of factor ``k`` being kept.
 
     ``AxisSlice((640,), (576,))`` is the prefix of 576 out of 640 channels; ``AxisSlice((3, 10, 64), (3, 9, 64))``
     keeps nine of ten heads in each of the three roles.
@@ -49,6 +83,7 @@ class AxisSlice:
 
     factors: Factors
     take: Factors
+    trailing: bool = False
 
     def __post_init__(self) -> None:
         fits = len(self.factors) == len(self.take) > 0
@@ -58,12 +93,12 @@ class AxisSlice:
     @property
     def length(self) -> int:
         """Entries of the full axis."""
-        return prod(self.factors)
+        return math.prod(self.factors)
 
     @property
     def kept(self) -> int:
         """Entries of the sliced axis."""
-        return prod(self.take)
+        return math.prod(self.take)
 
     @property
     def is_whole(self) -> bool:
@@ -89,7 +124,7 @@ def check_nested(largest: Architecture, arch: Architecture) -> None:
 
 
 def _nesting_problems(largest: Architecture, arch: Architecture) -> Iterator[FieldProblem]:
-    for name in ("img_size", "patch_size", "in_chans", "pool", "rel_pos", "norm_eps"):
+    for name in ("img_size", "patch_size", "in_chans", "pool", "rel_pos", "norm_eps", "distilled", "layer_scale"):
         found, fixed = getattr(arch, name), getattr(largest, name)
         if found != fixed:
             yield FieldProblem(f"/{name}", found, f"{fixed!r}, as in the supernet")
@@ -110,7 +145,7 @@ def _nesting_problems(largest: Architecture, arch: Architecture) -> Iterator[Fie
 
 
 @lru_cache(maxsize=_CACHED_TABLES)
-def slice_table(largest: Architecture, arch: Architecture) -> SliceTable:
+def slice_table(largest: Architecture, arch: Architecture, cut: Cut = LEADING) -> SliceTable:
     """How ``arch`` is cut from the supernet ``largest``: for each of its tensors one :class:`AxisSlice` per axis.
 
     Tensors that ``arch`` does not have (deeper blocks, the head of a bare backbone) are not in the table.  The result
@@ -120,60 +155,69 @@ def slice_table(largest: Architecture, arch: Architecture) -> SliceTable:
         SlicingError: when ``arch`` is not nested in ``largest``, see :func:`check_nested`.
     """
     check_nested(largest, arch)
-    full = tensor_axes(largest)
+    full = tensor_axes(largest, cut.qkv)
     return MappingProxyType(
         {
-            name: tuple(AxisSlice(factors, take) for factors, take in zip(full[name], axes, strict=True))
-            for name, axes in tensor_axes(arch).items()
+            name: tuple(AxisSlice(factors, take, cut.trailing) for factors, take in zip(full[name], axes, strict=True))
+            for name, axes in tensor_axes(arch, cut.qkv).items()
         }
     )
 
 
 def parameter_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter of ``arch`` under timm's name, in timm's layout."""
-    return {name: tuple(map(prod, axes)) for name, axes in tensor_axes(arch).items()}
+    return {name: tuple(map(math.prod, axes)) for name, axes in tensor_axes(arch).items()}
 
 
 def count_parameters(arch: Architecture) -> int:
     """Number of parameters, counted tensor by tensor; the closed form is ``search.cost.params``."""
-    return sum(prod(shape) for shape in parameter_shapes(arch).values())
+    return sum(math.prod(shape) for shape in parameter_shapes(arch).values())
 
 
-def tensor_axes(arch: Architecture) -> dict[str, tuple[Factors, ...]]:
+def tensor_axes(arch: Architecture, qkv: QkvSlicing = QkvSlicing.HEAD_ALIGNED) -> dict[str, tuple[Factors, ...]]:
     """Every parameter of ``arch`` as the nested factors of each of its axes, in the order of a forward pass."""
     width = (arch.embed_dim,)
+    token = ((1,), (1,), width)
     axes: dict[str, tuple[Factors, ...]] = {
-        "cls_token": ((1,), (1,), width),
-        "pos_embed": ((1,), (arch.num_patches + 1,), width),
+        "cls_token": token,
+        **({"dist_token": token} if arch.distilled else {}),
+        "pos_embed": ((1,), (arch.num_patches + arch.num_prefix,), width),
         "patch_embed.proj.weight": (width, (arch.in_chans,), (arch.patch_size,), (arch.patch_size,)),
         "patch_embed.proj.bias": (width,),
     }
     for i in range(arch.depth):
-        axes |= {f"blocks.{i}.{name}": tensor for name, tensor in _block_axes(arch, i).items()}
+        axes |= {f"blocks.{i}.{name}": tensor for name, tensor in _block_axes(arch, i, qkv).items()}
     axes |= {"norm.weight": (width,), "norm.bias": (width,)}
     if arch.num_classes:
         classes = (arch.num_classes,)
-        axes |= {"head.weight": (classes, width), "head.bias": (classes,)}
+        for head in ("head", "head_dist") if arch.distilled else ("head",):
+            axes |= {f"{head}.weight": (classes, width), f"{head}.bias": (classes,)}
     return axes
 
 
-def _block_axes(arch: Architecture, block: int) -> dict[str, tuple[Factors, ...]]:
+def _block_axes(arch: Architecture, block: int, qkv: QkvSlicing) -> dict[str, tuple[Factors, ...]]:
     width, hidden = (arch.embed_dim,), (arch.mlp_dims[block],)
-    heads = (arch.num_heads[block], arch.head_dim)
+    heads: Factors = (arch.num_heads[block], arch.head_dim)
+    rows: Factors = (_ROLES, *heads)
+    if qkv is QkvSlicing.CONTIGUOUS:
+        heads, rows = (math.prod(heads),), (math.prod(rows),)
     # All heads of a block share the tables (AutoFormer), so only the width of a head cuts them.
     tables = {f"attn.{name}": ((REL_POS_LENGTH,), (arch.head_dim,)) for name in REL_POS_TABLES} if arch.rel_pos else {}
+    first_scale, second_scale = (({f"{name}.gamma": (width,)} if arch.layer_scale else {}) for name in ("ls1", "ls2"))
     return {
         "norm1.weight": (width,),
         "norm1.bias": (width,),
-        "attn.qkv.weight": ((_ROLES, *heads), width),
-        "attn.qkv.bias": ((_ROLES, *heads),),
+        "attn.qkv.weight": (rows, width),
+        "attn.qkv.bias": (rows,),
         **tables,
         "attn.proj.weight": (width, heads),
         "attn.proj.bias": (width,),
+        **first_scale,
         "norm2.weight": (width,),
         "norm2.bias": (width,),
         "mlp.fc1.weight": (hidden, width),
         "mlp.fc1.bias": (hidden,),
         "mlp.fc2.weight": (width, hidden),
         "mlp.fc2.bias": (width,),
+        **second_scale,
     }

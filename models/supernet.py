@@ -33,11 +33,11 @@ def apply_slices(tensor: Tensor, slices: tuple[AxisSlice, ...]) -> Tensor:
         if cut.is_whole:
             continue
         if len(cut.factors) == 1:
-            tensor = tensor.narrow(axis, 0, cut.kept)
+            tensor = tensor.narrow(axis, cut.length - cut.kept if cut.trailing else 0, cut.kept)
             continue
         view = torch.unflatten(tensor, axis, cut.factors)
-        for k, length in enumerate(cut.take):
-            view = view.narrow(axis + k, 0, length)
+        for k, (factor, length) in enumerate(zip(cut.factors, cut.take, strict=True)):
+            view = view.narrow(axis + k, factor - length if cut.trailing else 0, length)
         tensor = view.flatten(axis, axis + len(cut.factors) - 1)
     return tensor
 

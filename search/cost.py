@@ -1,9 +1,9 @@
 """Closed-form size and cost of one architecture, without building it.
 
 MACs are multiply-accumulates of one image in a full forward pass: patch projection, all linear layers, *both
-attention products* and the head, on ``N = num_patches + 1`` tokens (the class token counts).  Biases, norms, softmax,
-GELU and pooling are left out, as the papers do.  Counters that follow module calls miss the attention products,
-which a fused kernel hides, and slicing; a formula misses nothing.
+attention products* and the head (both heads of a distilled network), on ``N = num_patches + num_prefix`` tokens (the
+class token counts).  Biases, norms, softmax, GELU and pooling are left out, as the papers do.  Counters that follow
+module calls miss the attention products, which a fused kernel hides, and slicing; a formula misses nothing.
 
 Relative position is priced as if its tables were expanded to one vector for each pair of tokens (``N * N *
 head_dim`` for the keys and again for the values), which doubles the attention term.  The networks here compute the
@@ -51,23 +51,23 @@ def cost(arch: Architecture) -> Cost:
 
 
 def params(arch: Architecture) -> int:
-    """Number of parameters: embedding, positions, class token, blocks, final norm and (if any) head."""
+    """Number of parameters: embedding, positions, prefix tokens, blocks, final norm and (if any) heads."""
     d = arch.embed_dim
-    embedding = (arch.patch_dim + 1) * d + (arch.num_patches + 2) * d
+    embedding = (arch.patch_dim + 1) * d + (arch.num_patches + 2 * arch.num_prefix) * d
     rel_pos = len(REL_POS_TABLES) * REL_POS_LENGTH * arch.head_dim if arch.rel_pos else 0
     blocks = sum(
-        4 * d + 3 * q * (d + 1) + (q + 1) * d + f * (d + 1) + (f + 1) * d + rel_pos
+        (6 if arch.layer_scale else 4) * d + 3 * q * (d + 1) + (q + 1) * d + f * (d + 1) + (f + 1) * d + rel_pos
         for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)
     )
-    return embedding + blocks + 2 * d + arch.num_classes * (d + 1)
+    return embedding + blocks + 2 * d + arch.num_prefix * arch.num_classes * (d + 1)
 
 
 def macs(arch: Architecture) -> int:
     """Multiply-accumulates of one image, by the module's convention."""
     d = arch.embed_dim
-    n = arch.num_patches + 1
+    n = arch.num_patches + arch.num_prefix
     attention = 4 if arch.rel_pos else 2
     blocks = sum(
         4 * n * d * q + 2 * n * d * f + attention * n * n * q for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)
     )
-    return arch.num_patches * arch.patch_dim * d + blocks + arch.num_classes * d
+    return arch.num_patches * arch.patch_dim * d + blocks + arch.num_prefix * arch.num_classes * d
