@@ -2,8 +2,9 @@
 
 One rule for supernets, decoders, projectors and fresh heads, in the manner of MAE (He et al. 2022, appendix A.1):
 Xavier uniform for every linear map, the patch projection counting as a linear map of a flattened patch; zero for
-biases, one for the gains of LayerNorm, truncated normal with standard deviation 0.02 for the class and mask tokens and
-(as in AutoFormer) for the tables of relative position.
+biases, one for the gains of LayerNorm, 0.1 for those of layer scale (CaiT, Touvron et al. 2021, section 3, for networks
+of at most 18 blocks), truncated normal with standard deviation 0.02 for the class, distillation and mask tokens and (as
+in AutoFormer) for the tables of relative position.
 
 Positions are learned here (a fixed table cannot be sliced), and start as loud as MAE's fixed sine-cosine table, whose
 entries have a root mean square of 1 / sqrt(2).  The usual 0.02 would be drowned by patch tokens of about that size: on
@@ -27,8 +28,11 @@ TOKEN_STD = 0.02
 HEAD_STD = 0.02
 POSITION_STD = math.sqrt(0.5)
 
+LAYER_SCALE = 0.1
+
 _POSITIONS = "pos_embed"
-_HEAD = "head.weight"
+_HEADS = ("head.weight", "head_dist.weight")
+_LAYER_SCALES = ("ls1.gamma", "ls2.gamma")
 
 
 def initial_state(arch: Architecture, generator: torch.Generator) -> dict[str, Tensor]:
@@ -42,11 +46,13 @@ def initial_state(arch: Architecture, generator: torch.Generator) -> dict[str, T
 def initialise_(named_tensors: Iterable[tuple[str, Tensor]], generator: torch.Generator) -> None:
     """Fill tensors in place, drawing in their order; what a tensor is shows in its name and its number of axes."""
     for name, tensor in named_tensors:
-        if tensor.ndim == 1:
+        if name.endswith(_LAYER_SCALES):
+            tensor.fill_(LAYER_SCALE)
+        elif tensor.ndim == 1:
             tensor.fill_(0.0 if name.endswith("bias") else 1.0)
         elif name == _POSITIONS:
             nn.init.normal_(tensor, std=POSITION_STD, generator=generator)
-        elif name == _HEAD:
+        elif name in _HEADS:
             nn.init.trunc_normal_(tensor, std=HEAD_STD, generator=generator)
         elif tensor.ndim == 3 or name.endswith(REL_POS_TABLES):
             nn.init.trunc_normal_(tensor, std=TOKEN_STD, generator=generator)

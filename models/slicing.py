@@ -53,9 +53,9 @@ class Cut:
     qkv: QkvSlicing = QkvSlicing.HEAD_ALIGNED
     full_scale: bool = False
 
-    def attention_scale(self, largest: Architecture, arch: Architecture) -> float:
-        """Factor of the products of queries and keys."""
-        return math.sqrt(1 / (largest if self.full_scale else arch).head_dim)
+    def query_factor(self, largest: Architecture, arch: Architecture) -> float:
+        """What queries are multiplied by, so that the scale of a network of its own gives the one that is meant."""
+        return math.sqrt(arch.head_dim / largest.head_dim) if self.full_scale else 1.0
 
 
 LEADING = Cut()

@@ -1,11 +1,13 @@
 """The weight-sharing supernet: one set of weights, every nested architecture a slice of it.
 
-Legend: B images, C channels, H, W pixels, N patches of an image, V visible (kept) patches, T tokens (class token
-and patches), d token width, h heads, k width of one head, P values of one patch.
+Legend: B images, C channels, H, W pixels, N patches of an image, V visible (kept) patches, p tokens before those of
+the patches (class token, distillation token), T tokens (p + V), d token width, h heads, k width of one head, P values
+of one patch, K classes, R residual branches (two a block).
 
 The network is a pre-norm Vision Transformer with exact GELU and a learned position table (a fixed sine-cosine table
-must not be sliced: its leading channels hold one image axis only).  Attention is scaled by the *subnet's* head width,
-and with ``rel_pos`` knows the place of each token on the full grid, whichever patches are visible.
+must not be sliced: its leading channels hold one image axis only).  Attention is scaled by the *subnet's* head width
+unless the cut says otherwise, and with ``rel_pos`` knows the place of each token on the full grid, whichever patches
+are visible.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from models.architecture import Architecture, Pool
 from models.initialisation import initial_state
-from models.slicing import AxisSlice, slice_table
+from models.slicing import LEADING, AxisSlice, Cut, slice_table
 from models.templates.model import places, relative_attention
 
 
@@ -59,7 +61,14 @@ class Supernet(nn.Module):
         for name, value in initial_state(largest, generator).items():
             _register(self, name, value)
 
-    def tokens(self, x_BCHW: Tensor, arch: Architecture, ids_keep: Tensor | None = None) -> Tensor:
+    def tokens(
+        self,
+        x_BCHW: Tensor,
+        arch: Architecture,
+        ids_keep: Tensor | None = None,
+        cut: Cut = LEADING,
+        drops: Tensor | None = None,
+    ) -> Tensor:
         """Encode images up to, not including, the final norm.
 
         Args:
@@ -67,88 +76,134 @@ class Supernet(nn.Module):
             arch: the subnet to run as.
             ids_keep: int64 (B, V), the patches to encode, each below N; all of them when None.  Hidden patches are
                 never computed, so V of N patches cost about V / N of the time.
+            cut: which entries the subnet keeps, and how its attention is scaled.
+            drops: (R, B, 1, 1), what the residual branches give is multiplied by, in the order in which they run
+                (``workers.training.stochastic_depth``); nothing when None.
 
         Returns:
-            (B, 1 + V, d), class token first, then the patches in the order of ``ids_keep``.
+            (B, p + V, d): class token, distillation token if there is one, then the patches in the order of
+            ``ids_keep``.
 
         Raises:
             SlicingError: when ``arch`` is not nested in the supernet.
-            ValueError: when images or ids have the wrong shape or type.
+            ValueError: when images, ids or drops have the wrong shape or type.
         """
-        return self.features(x_BCHW, arch, ids_keep, after=(arch.depth,))[0]
+        return self.features(x_BCHW, arch, ids_keep, cut, drops, after=(arch.depth,))[0]
 
     def features(
-        self, x_BCHW: Tensor, arch: Architecture, ids_keep: Tensor | None = None, *, after: Sequence[int]
+        self,
+        x_BCHW: Tensor,
+        arch: Architecture,
+        ids_keep: Tensor | None = None,
+        cut: Cut = LEADING,
+        drops: Tensor | None = None,
+        *,
+        after: Sequence[int],
     ) -> tuple[Tensor, ...]:
         """Tokens after each of some blocks, as :meth:`tokens` gives them after the last.
 
         Args:
             x_BCHW: images.
             arch: the subnet to run as.
-            ids_keep: as for :meth:`tokens`.
+            ids_keep, cut, drops: as for :meth:`tokens`.
             after: numbers of blocks, from 1 to the depth, ascending; blocks beyond the last of them are not run.
 
         Returns:
-            For each number (B, 1 + V, d).
+            For each number (B, p + V, d).
 
         Raises:
             SlicingError, ValueError: as for :meth:`tokens`, and when there is no such block.
         """
         check_blocks(after, arch.depth)
-        return _Subnet(self, arch).features(x_BCHW, ids_keep, after)
+        return _Subnet(self, arch, cut).features(x_BCHW, ids_keep, after, drops)
 
-    def final_norm(self, t_BTd: Tensor, arch: Architecture) -> Tensor:
+    def final_norm(self, t_BTd: Tensor, arch: Architecture, cut: Cut = LEADING) -> Tensor:
         """The final LayerNorm of the subnet; same shape."""
-        return _Subnet(self, arch).norm("norm", t_BTd)
+        return _Subnet(self, arch, cut).norm("norm", t_BTd)
 
-    def forward(self, x_BCHW: Tensor, arch: Architecture) -> Tensor:
-        """Logits (B, num_classes) of the subnet; without a head the pooled features (B, d).
+    def logits(
+        self, x_BCHW: Tensor, arch: Architecture, cut: Cut = LEADING, drops: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """What each head of the subnet says: of the class token, and with ``distilled`` of the distillation token.
+
+        Args:
+            x_BCHW: images.
+            arch: the subnet to run as.
+            cut, drops: as for :meth:`tokens`.
+
+        Returns:
+            (B, K) for each head; without heads the pooled features (B, d), which with ``distilled`` are those of the
+            two tokens.
 
         Raises:
             SlicingError: when ``arch`` is not nested in the supernet.
-            ValueError: when the images have the wrong shape.
+            ValueError: when images or drops have the wrong shape.
         """
-        net = _Subnet(self, arch)
-        t_BTd = net.norm("norm", net.features(x_BCHW, None, (arch.depth,))[0])
+        net = _Subnet(self, arch, cut)
+        t_BTd = net.norm("norm", net.features(x_BCHW, None, (arch.depth,), drops)[0])
         pooled_Bd = t_BTd[:, 0] if arch.pool is Pool.TOKEN else t_BTd[:, 1:].mean(dim=1)
-        return net.linear("head", pooled_Bd) if arch.num_classes else pooled_Bd
+        read = {"head": pooled_Bd, **({"head_dist": t_BTd[:, 1]} if arch.distilled else {})}
+        return tuple(net.linear(head, t_Bd) if arch.num_classes else t_Bd for head, t_Bd in read.items())
+
+    def forward(self, x_BCHW: Tensor, arch: Architecture, cut: Cut = LEADING) -> Tensor:
+        """Logits (B, K) of the subnet, the mean of its heads (DeiT, Touvron et al. 2021, section 4).
+
+        Without a head the pooled features (B, d).
+
+        Raises:
+            SlicingError, ValueError: as for :meth:`logits`.
+        """
+        first, *second = self.logits(x_BCHW, arch, cut)
+        return (first + second[0]) / 2 if second else first
 
 
 class _Subnet:
     """One architecture's view of the supernet, made anew for each call; weights are cut when they are used."""
 
-    def __init__(self, supernet: Supernet, arch: Architecture) -> None:
+    def __init__(self, supernet: Supernet, arch: Architecture, cut: Cut) -> None:
         self._arch = arch
-        self._table = slice_table(supernet.largest, arch)
+        self._table = slice_table(supernet.largest, arch, cut)
+        self._query_factor = cut.query_factor(supernet.largest, arch)
         # One walk over the modules: looking up each dotted name costs more than the layers of a small network.
         self._weights = dict(supernet.named_parameters())
 
     def __getitem__(self, name: str) -> Tensor:
         return apply_slices(self._weights[name], self._table[name])
 
-    def features(self, x_BCHW: Tensor, ids_keep: Tensor | None, after: Sequence[int]) -> tuple[Tensor, ...]:
+    def features(
+        self, x_BCHW: Tensor, ids_keep: Tensor | None, after: Sequence[int], drops: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        _check_images(x_BCHW, self._arch)
+        if drops is not None:
+            _check_drops(drops, (2 * self._arch.depth, x_BCHW.shape[0], 1, 1))
+        t_BTd = self._embed(x_BCHW, ids_keep)
+        at_BT2 = self._places(ids_keep, x_BCHW.device) if self._arch.rel_pos else None
+        kept: dict[int, Tensor] = {}
+        for i in range(after[-1]):
+            t_BTd = self.block(i, t_BTd, at_BT2, drops)
+            if i + 1 in after:
+                kept[i + 1] = t_BTd
+        return tuple(kept[number] for number in after)
+
+    def _embed(self, x_BCHW: Tensor, ids_keep: Tensor | None) -> Tensor:
         arch = self._arch
-        _check_images(x_BCHW, arch)
         patches_BNP = _to_patches(x_BCHW, arch.patch_size)
         positions_Td = self["pos_embed"][0]
+        before = arch.num_prefix
         if ids_keep is None:
-            kept_positions = positions_Td[1:]
+            kept_positions = positions_Td[before:]
         else:
             _check_ids(ids_keep, x_BCHW)
             patches_BNP = patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, arch.patch_dim))
             # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
-            kept_positions = F.embedding(ids_keep, positions_Td[1:])
+            kept_positions = F.embedding(ids_keep, positions_Td[before:])
         projection = self["patch_embed.proj.weight"].flatten(1)
         patches_BVd = F.linear(patches_BNP, projection, self["patch_embed.proj.bias"]) + kept_positions
-        class_B1d = (self["cls_token"] + positions_Td[:1]).expand(x_BCHW.shape[0], -1, -1)
-        t_BTd = torch.cat((class_B1d, patches_BVd), dim=1)
-        at_BT2 = self._places(ids_keep, x_BCHW.device) if arch.rel_pos else None
-        kept: dict[int, Tensor] = {}
-        for i in range(after[-1]):
-            t_BTd = self.block(i, t_BTd, at_BT2)
-            if i + 1 in after:
-                kept[i + 1] = t_BTd
-        return tuple(kept[number] for number in after)
+        prefix_1pd = self["cls_token"]
+        if arch.distilled:
+            prefix_1pd = torch.cat((prefix_1pd, self["dist_token"]), dim=1)
+        prefix_Bpd = (prefix_1pd + positions_Td[:before]).expand(x_BCHW.shape[0], -1, -1)
+        return torch.cat((prefix_Bpd, patches_BVd), dim=1)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
@@ -157,19 +212,31 @@ class _Subnet:
         gain, bias = self[f"{name}.weight"], self[f"{name}.bias"]
         return F.layer_norm(x, (self._arch.embed_dim,), gain, bias, self._arch.norm_eps)
 
-    def block(self, i: int, t_BTd: Tensor, at_BT2: Tensor | None) -> Tensor:
+    def block(self, i: int, t_BTd: Tensor, at_BT2: Tensor | None, drops: Tensor | None) -> Tensor:
         name = f"blocks.{i}"
+        attended_BTd = self._attention(f"{name}.attn", self.norm(f"{name}.norm1", t_BTd), i, at_BT2)
+        t_BTd = t_BTd + self._branch(attended_BTd, 2 * i, f"{name}.ls1", drops)
+        hidden_BTf = F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", t_BTd)))
+        return t_BTd + self._branch(self.linear(f"{name}.mlp.fc2", hidden_BTf), 2 * i + 1, f"{name}.ls2", drops)
+
+    def _attention(self, name: str, t_BTd: Tensor, i: int, at_BT2: Tensor | None) -> Tensor:
+        qkv = self.linear(f"{name}.qkv", t_BTd)
         heads = (3, self._arch.num_heads[i], self._arch.head_dim)
-        qkv = self.linear(f"{name}.attn.qkv", self.norm(f"{name}.norm1", t_BTd))
         q_BhTk, k_BhTk, v_BhTk = torch.unflatten(qkv, -1, heads).permute(2, 0, 3, 1, 4)
+        if self._query_factor != 1:
+            q_BhTk = q_BhTk * self._query_factor
         if at_BT2 is None:
             mixed_BhTk = F.scaled_dot_product_attention(q_BhTk, k_BhTk, v_BhTk)
         else:
-            keys, values = self._tables(f"{name}.attn", "k"), self._tables(f"{name}.attn", "v")
+            keys, values = self._tables(name, "k"), self._tables(name, "v")
             mixed_BhTk = relative_attention(q_BhTk, k_BhTk, v_BhTk, keys, values, at_BT2, self._arch.grid_size)
-        t_BTd = t_BTd + self.linear(f"{name}.attn.proj", mixed_BhTk.transpose(1, 2).flatten(2))
-        hidden_BTf = F.gelu(self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", t_BTd)))
-        return t_BTd + self.linear(f"{name}.mlp.fc2", hidden_BTf)
+        return self.linear(f"{name}.proj", mixed_BhTk.transpose(1, 2).flatten(2))
+
+    def _branch(self, t_BTd: Tensor, r: int, scale: str, drops: Tensor | None) -> Tensor:
+        """What residual branch ``r`` adds, in timm's order: layer scale, then stochastic depth."""
+        if self._arch.layer_scale:
+            t_BTd = t_BTd * self[f"{scale}.gamma"]
+        return t_BTd if drops is None else t_BTd * drops[r].to(t_BTd.dtype)
 
     def _tables(self, attention: str, role: str) -> Tensor:
         """Vectors of all distances, (2 * 30, k): in rows, then in columns."""
@@ -209,6 +276,11 @@ def _check_images(x: Tensor, arch: Architecture) -> None:
     expected = (arch.in_chans, arch.img_size, arch.img_size)
     if x.ndim != 4 or tuple(x.shape[1:]) != expected:
         raise ValueError(f"images have shape {tuple(x.shape)}, expected (B, {', '.join(map(str, expected))})")
+
+
+def _check_drops(drops: Tensor, expected: tuple[int, ...]) -> None:
+    if tuple(drops.shape) != expected:
+        raise ValueError(f"drops have shape {tuple(drops.shape)}, expected (branches, B, 1, 1), {expected}")
 
 
 def _check_ids(ids_keep: Tensor, x: Tensor) -> None:

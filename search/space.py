@@ -27,6 +27,7 @@ AXES = ("embed_dim", "depth", "num_heads", "mlp_ratio")
 """The lists of a space. The first two hold one choice for the network, the last two one choice for each block."""
 
 _PER_BLOCK = ("num_heads", "mlp_ratio")
+_ABSENT = ("distilled", "layer_scale")  # what no member of any space has
 _CONSTANTS = ("head_dim", "img_size", "patch_size", "in_chans", "pool", "norm_eps", "rel_pos")
 
 MAX_CHOICES = 64
@@ -233,6 +234,8 @@ class Space:
                 narrowed[axis] = choices
         for name, value in self._constants().items():
             narrowed[name] = {"const": value}
+        for name in _ABSENT:
+            narrowed[name] = {"const": False}
         return {**schema, "title": f"Architecture of the space {self.name}"}
 
     def _constants(self) -> dict[str, Any]:
@@ -266,6 +269,9 @@ class Space:
         for name, value in self._constants().items():
             if getattr(arch, name) != value:
                 yield FieldProblem(f"/{name}", getattr(arch, name), f"{value} in space {self.name!r}")
+        for name in _ABSENT:
+            if getattr(arch, name):
+                yield FieldProblem(f"/{name}", True, "false: no space has such members")
 
 
 def _field_problems(space: Space) -> Iterator[FieldProblem]:

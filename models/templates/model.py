@@ -1,7 +1,7 @@
 """Loads the network of this folder; needs only torch and timm.
 
     from model import load
-    network = load("path/of/this/folder")   # timm's VisionTransformer in eval mode
+    network = load("path/of/this/folder")   # timm's VisionTransformer (or its VisionTransformerDistilled) in eval mode
     logits = network(images)                # (B, channels, size, size), normalised as architecture.json says
 
 The blocks are timm's own; only their head counts and MLP widths differ from block to block, which timm's constructor
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from timm.layers.attention import Attention
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
@@ -103,7 +104,9 @@ def build(genes: dict[str, Any], device: str | torch.device = "cpu") -> VisionTr
         )
         return made
 
-    return VisionTransformer(
+    # Networks from before there was either say nothing of it.
+    family = VisionTransformerDistilled if genes.get("distilled") else VisionTransformer
+    return family(
         img_size=genes["img_size"],
         patch_size=genes["patch_size"],
         in_chans=genes["in_chans"],
@@ -111,6 +114,7 @@ def build(genes: dict[str, Any], device: str | torch.device = "cpu") -> VisionTr
         global_pool=genes["pool"],
         embed_dim=genes["embed_dim"],
         depth=genes["depth"],
+        init_values=1.0 if genes.get("layer_scale") else None,
         fc_norm=False,  # the norm comes before the pooling, also for average pooling
         norm_layer=partial(nn.LayerNorm, eps=genes["norm_eps"]),
         block_fn=block,  # type: ignore[arg-type]  # any callable that makes a block will do

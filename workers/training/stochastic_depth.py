@@ -3,7 +3,7 @@
 timm's networks can do this themselves, with draws from the global generator. Here draws come from the run's streams,
 and what is added to the network leaves its weights, its names and its exports as they are.
 
-Legend: B images, N tokens, E width, R residual branches.
+Legend: B images, N tokens, E width, R residual branches (two a block).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StochasticDepth:
     def __init__(self, network: VisionTransformer, rate: float, seed: int, stage: tuple[PathPart, ...]) -> None:
         self._branches: list[SkippedBranch] = []
         self._seed, self._stage = seed, stage
-        self._kept_R11 = 1 - drop_rates(rate, len(network.blocks)).repeat_interleave(2)[:, None, None, None]
+        self._rate, self._depth = rate, len(network.blocks)
         for block in network.blocks:
             block.drop_path1, block.drop_path2 = SkippedBranch(), SkippedBranch()
             self._branches += [block.drop_path1, block.drop_path2]
@@ -50,10 +50,27 @@ class StochasticDepth:
     def draw(self, images: int, step: int, device: torch.device) -> None:
         """Choose what the images of a step skip."""
         generator = torch_stream(self._seed, *self._stage, "depth", step)
-        drawn = torch.rand(len(self._branches), images, 1, 1, generator=generator)
-        scales = (drawn < self._kept_R11) / self._kept_R11
+        scales = branch_scales(self._rate, self._depth, images, generator)
         for branch, scale_B11 in zip(self._branches, scales.to(device), strict=True):
             branch.scale_B11 = scale_B11
+
+
+def branch_scales(rate: float, depth: int, images: int, generator: torch.Generator) -> Tensor:
+    """Draw what the branches of a network give to each image: nothing, or more, so that the mean stays.
+
+    Args:
+        rate: probability of the last block to be skipped; the first block never is.
+        depth: number of blocks.
+        images: B.
+        generator: source of the draws.
+
+    Returns:
+        (R, B, 1, 1) on the generator's device, branches in the order in which they run: ``drops`` of
+        :meth:`models.supernet.Supernet.logits`.
+    """
+    kept_R11 = 1 - drop_rates(rate, depth).repeat_interleave(2)[:, None, None, None]
+    drawn = torch.rand(2 * depth, images, 1, 1, generator=generator)
+    return (drawn < kept_R11) / kept_R11
 
 
 def drop_rates(rate: float, depth: int) -> Tensor:

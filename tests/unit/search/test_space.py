@@ -130,6 +130,15 @@ def test_explain_names_each_axis_and_both_values() -> None:
     assert not space.contains(stranger)
 
 
+@pytest.mark.parametrize("field", ["distilled", "layer_scale"])
+def test_no_member_has_a_distillation_token_or_layer_scale(field: str) -> None:
+    space = small_space(pool="token")
+    stranger = replace(space.smallest(), **{field: True})  # type: ignore[arg-type]  # one of two booleans
+    [problem] = space.explain(stranger)
+    assert str(problem) == f"/{field}: found True, allowed is false: no space has such members"
+    assert space.member_schema()["properties"][field] == {"const": False}
+
+
 @pytest.mark.parametrize("rel_pos", [False, True])
 def test_members_have_relative_position_exactly_when_the_space_has(rel_pos: bool) -> None:
     space = small_space(rel_pos=rel_pos)
