@@ -8,9 +8,7 @@ from typing import Any
 
 from search.presets import PresetName
 from search.published import PUBLISHED
-from service.jobs.spec import SearchSpec
-
-SCHEMA: Mapping[str, Any] = SearchSpec.model_json_schema()
+from service.jobs.spec import SearchSpec, SlimmableSpec, Spec
 
 _LIKELY: Mapping[str, tuple[Any, ...]] = {
     "/method": ("masktas",),
@@ -99,9 +97,141 @@ _OWN_SPACES: tuple[Mapping[str, Any], ...] = (
 )
 
 
+_SLIMMABLE: Mapping[str, tuple[Any, ...]] = {
+    **{pointer: _LIKELY[pointer] for pointer in ("/dataset", "/constraints", "/objectives", "/metadata")},
+    "/method": ("scala", "scala", "usnet", "separate"),
+    "/warm_start": (None,),
+    "/init": (
+        None,
+        None,
+        "tch_x",
+        {"timm": "deit3_small_patch16_224.fb_in1k"},
+        {"timm": "vit_small_patch14_dinov2.lvd142m"},
+        {"timm": "vit_huge_patch14_clip_224"},
+    ),
+    "/teacher": (
+        None,
+        "tch_x",
+        {"id": "tch_x", "kind": "features"},
+        {"train": {"epochs": 3}},
+        {"train": {}, "kind": "logits"},
+        {"timm": "vit_base_patch14_dinov2", "kind": "features"},
+        {"timm": "deit_small_patch16_224"},
+    ),
+    "/network/embed_dim": (96, 48, 12, 3, 384, 97, 2),
+    "/network/num_heads": (1, 2, 3, 6, 96),
+    "/network/mlp_ratio": (4, 2.5, 0.1, 1e-6),
+    "/network/depth": (1, 2, 12),
+    "/network/img_size": (8, 16, 28, 32, 224, 518, 9),
+    "/network/patch_size": (2, 4, 7, 16),
+    "/widths/smallest": (0.25, 0.5, 0.75, 0.125, 1 / 3, 1e-300, 1 - 1e-9),
+    "/widths/step": (0.25, 0.125, 0.0625, 0.03125, 1 / 3, "every", 1e-300),
+    "/training/noise_calibration": (True, False, {"after_epochs": 0}, {"after_epochs": 5}),
+    "/training/epochs": (1, 10, 100),
+    "/training/full_warm_epochs": (0, 1, 10),
+    "/training/early_distillation_after_epochs": (0, 1, 10),
+    "/training/batch_size": (1, 64, 65_536),
+}
+"""The same for slimmable networks."""
+
+
+class Bodies:
+    """Bodies of one kind.
+
+    Args:
+        spec: their model.
+        likely: values that reach beyond the first check, by pointer.
+    """
+
+    def __init__(self, spec: type[Spec], likely: Mapping[str, tuple[Any, ...]]) -> None:
+        self.schema: Mapping[str, Any] = spec.model_json_schema()
+        self._likely = likely
+
+    def random(self, rng: random.Random) -> dict[str, Any]:
+        """A body whose fields are of the right type and mostly within their bounds."""
+        body: dict[str, Any] = self._drawn(rng, "", self.schema, keep=rng.choice((0.1, 0.3, 0.6)))
+        return body
+
+    def is_place(self, pointer: str, body: Any) -> bool:
+        """Whether a JSON pointer names something that is in a body, or that its schema lets be added to it."""
+        schemas = [self.schema]
+        for token in pointer.split("/")[1:]:
+            found: list[Mapping[str, Any]] = []
+            for schema in schemas:
+                found += self._inside(schema, token)
+            if isinstance(body, list) and not (token.isdigit() and int(token) < len(body)):
+                return False
+            body = body[int(token)] if isinstance(body, list) else body.get(token) if isinstance(body, dict) else None
+            schemas = found
+        return bool(schemas)
+
+    def _inside(self, schema: Mapping[str, Any], token: str) -> Iterator[Mapping[str, Any]]:
+        for form in self._forms(schema):
+            if token in form.get("properties", {}):
+                yield form["properties"][token]
+            elif token.isdigit() and "prefixItems" in form:
+                yield from form["prefixItems"][int(token) : int(token) + 1]
+            elif token.isdigit() and "items" in form:
+                yield form["items"]
+
+    def _forms(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """The alternatives of a schema, references followed."""
+        if "$ref" in schema:
+            yield from self._forms(self.schema["$defs"][schema["$ref"].rsplit("/", 1)[1]])
+        elif "anyOf" in schema:
+            for form in schema["anyOf"]:
+                yield from self._forms(form)
+        else:
+            yield schema
+
+    def _drawn(self, rng: random.Random, pointer: str, schema: Mapping[str, Any], keep: float) -> Any:
+        if pointer in self._likely and rng.random() < 0.97:
+            return rng.choice(self._likely[pointer])
+        form = rng.choice(
+            [form for form in self._forms(schema) if form.get("type") != "null" or rng.random() < 0.2] or [{}]
+        )
+        if "const" in form or "enum" in form:
+            return form["const"] if "const" in form else rng.choice(form["enum"])
+        match form.get("type"):
+            case "object":
+                required = form.get("required", [])
+                return {
+                    name: self._drawn(rng, f"{pointer}/{name}", part, keep)
+                    for name, part in form.get("properties", {}).items()
+                    if name in required or rng.random() < keep
+                }
+            case "array" if "prefixItems" in form:
+                return sorted(self._drawn(rng, pointer, part, keep) for part in form["prefixItems"])
+            case "array":
+                items = [
+                    self._drawn(rng, f"{pointer}/-", form["items"], keep)
+                    for _ in range(rng.randint(form.get("minItems", 1), min(form.get("maxItems", 3), 3)))
+                ]
+                return sorted(items) if all(isinstance(item, float) for item in items) else items
+            case "boolean":
+                return rng.random() < 0.5
+            case "integer":
+                low, high = form.get("minimum", 0), form.get("maximum", 1000)
+                return rng.choice(
+                    (low, high, min(high, low + rng.randint(0, 8)), rng.randint(low, min(high, 300 + low)))
+                )
+            case "number":
+                low = form.get("minimum", form.get("exclusiveMinimum", 0) + 1e-9)
+                high = form.get("maximum", form.get("exclusiveMaximum", 1e6) - 1e-9)
+                return rng.choice((low, high, rng.uniform(low, high), rng.uniform(low, min(high, low + 1.0))))
+            case "string":
+                return "x" * max(1, form.get("minLength", 1))
+            case _:
+                return None
+
+
+SEARCHES = Bodies(SearchSpec, _LIKELY)
+SLIMMABLE = Bodies(SlimmableSpec, _SLIMMABLE)
+
+
 def random_body(rng: random.Random) -> dict[str, Any]:
     """A body whose fields are of the right type and mostly within their bounds; whether it resolves is open."""
-    body: dict[str, Any] = _drawn(rng, "", SCHEMA, keep=rng.choice((0.1, 0.3, 0.6)))
+    body = SEARCHES.random(rng)
     if rng.random() < 0.4:
         body["space"] = dict(rng.choice(_OWN_SPACES))
     search = body.get("search")
@@ -115,75 +245,3 @@ def random_body(rng: random.Random) -> dict[str, Any]:
         else:
             search.pop("architectures", None)
     return body
-
-
-def is_place(pointer: str, body: Any) -> bool:
-    """Whether a JSON pointer names something that is in a body, or that its schema lets be added to it."""
-    schemas = [SCHEMA]
-    for token in pointer.split("/")[1:]:
-        found: list[Mapping[str, Any]] = []
-        for schema in schemas:
-            found += _inside(schema, token)
-        if isinstance(body, list) and not (token.isdigit() and int(token) < len(body)):
-            return False
-        body = body[int(token)] if isinstance(body, list) else body.get(token) if isinstance(body, dict) else None
-        schemas = found
-    return bool(schemas)
-
-
-def _inside(schema: Mapping[str, Any], token: str) -> Iterator[Mapping[str, Any]]:
-    for form in _forms(schema):
-        if token in form.get("properties", {}):
-            yield form["properties"][token]
-        elif token.isdigit() and "prefixItems" in form:
-            yield from form["prefixItems"][int(token) : int(token) + 1]
-        elif token.isdigit() and "items" in form:
-            yield form["items"]
-
-
-def _forms(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The alternatives of a schema, references followed."""
-    if "$ref" in schema:
-        yield from _forms(SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]])
-    elif "anyOf" in schema:
-        for form in schema["anyOf"]:
-            yield from _forms(form)
-    else:
-        yield schema
-
-
-def _drawn(rng: random.Random, pointer: str, schema: Mapping[str, Any], keep: float) -> Any:
-    if pointer in _LIKELY and rng.random() < 0.97:
-        return rng.choice(_LIKELY[pointer])
-    form = rng.choice([form for form in _forms(schema) if form.get("type") != "null" or rng.random() < 0.2] or [{}])
-    if "const" in form or "enum" in form:
-        return form["const"] if "const" in form else rng.choice(form["enum"])
-    match form.get("type"):
-        case "object":
-            required = form.get("required", [])
-            return {
-                name: _drawn(rng, f"{pointer}/{name}", part, keep)
-                for name, part in form.get("properties", {}).items()
-                if name in required or rng.random() < keep
-            }
-        case "array" if "prefixItems" in form:
-            return sorted(_drawn(rng, pointer, part, keep) for part in form["prefixItems"])
-        case "array":
-            items = [
-                _drawn(rng, f"{pointer}/-", form["items"], keep)
-                for _ in range(rng.randint(form.get("minItems", 1), min(form.get("maxItems", 3), 3)))
-            ]
-            return sorted(items) if all(isinstance(item, float) for item in items) else items
-        case "boolean":
-            return rng.random() < 0.5
-        case "integer":
-            low, high = form.get("minimum", 0), form.get("maximum", 1000)
-            return rng.choice((low, high, min(high, low + rng.randint(0, 8)), rng.randint(low, min(high, 300 + low))))
-        case "number":
-            low = form.get("minimum", form.get("exclusiveMinimum", 0) + 1e-9)
-            high = form.get("maximum", form.get("exclusiveMaximum", 1e6) - 1e-9)
-            return rng.choice((low, high, rng.uniform(low, high), rng.uniform(low, min(high, low + 1.0))))
-        case "string":
-            return "x" * max(1, form.get("minLength", 1))
-        case _:
-            return None

@@ -18,18 +18,22 @@ class SupernetInfo:
 
     Attributes:
         reference: its public id.
-        space: JSON of the space whose members are its slices. Read by who needs it: workers, which only fetch files, do
-            without numpy.
-        dataset: digest of what it was trained on.
-        spec: the parts ``dataset``, ``teacher`` and ``supernet`` of the filled spec of the job that trained it.
+        method: that trained it.
+        space: JSON of the space whose members are its slices, or of the slimmable network. Read by who needs it:
+            workers, which only fetch files, do without numpy.
+        dataset: digest of what it was trained on; None of one that was imported.
+        classes: of a slimmable network's head, in order; empty where they are not known, or there is no head.
+        spec: parts of the filled spec of the job that trained it.
         files: digests of everything that the search reads (supernet, teacher, projector, ...) by file name.
         outputs: of the stages of these names.
         trained_for: which networks the weights were trained as (``workers.stages.supernet``).
     """
 
     reference: str
+    method: str
     space: Json
-    dataset: str
+    dataset: str | None
+    classes: tuple[str, ...] = ()
     spec: Mapping[str, Json]
     files: Mapping[str, str]
     outputs: Mapping[str, Json]
@@ -40,10 +44,12 @@ class SupernetInfo:
         """Read a row, as the stage that trained it has written it."""
         return cls(
             reference=format_id(IdKind.SUPERNET, row.id),
+            method=row.method,
             space=row.space,
-            dataset=row.info["dataset"],
+            dataset=row.info.get("dataset"),
+            classes=tuple(row.info.get("classes") or ()),
             spec=row.info["spec"],
             files=row.info["files"],
-            outputs=row.info["outputs"],
+            outputs=row.info.get("outputs", {}),
             trained_for=row.info.get("trained_for", {}),  # unknown for those of earlier versions
         )

@@ -147,6 +147,8 @@ def _augmentation(spec: RetrainSpec) -> Augmentation:
     assert spec.crop_scale is not None, "filled by service.jobs.resolve"
     assert spec.horizontal_flip is not None, "filled by service.jobs.resolve"
     assert spec.randaugment_ops is not None, "filled by service.jobs.resolve"
+    assert spec.randaugment_magnitude is not None, "filled by service.jobs.resolve"
+    assert spec.color_jitter is not None, "filled by service.jobs.resolve"
     assert spec.erasing is not None, "filled by service.jobs.resolve"
     return Augmentation(
         max_shift=spec.max_shift,

@@ -8,21 +8,27 @@ from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
+from service.jobs.resolve.slimmable import ResolvedSlimmable, resolve_slimmable, slimmable_of
 from service.jobs.resolve.spaces import constraints_of, field_errors, make_space, space_of
 from service.jobs.resolve.teachers import on_students_grid, teacher_architecture, teacher_notices
+from service.jobs.resolve.width_training import labels_after
 
 __all__ = [
     "MIN_VISIBLE",
     "MeasurePlan",
     "Resolved",
+    "ResolvedSlimmable",
     "constraints_of",
     "field_errors",
+    "labels_after",
     "listed_genotypes",
     "make_space",
     "measure_plan",
     "on_students_grid",
     "planned_evaluations",
     "resolve_search",
+    "resolve_slimmable",
+    "slimmable_of",
     "space_of",
     "teacher_architecture",
     "teacher_notices",

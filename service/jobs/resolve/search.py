@@ -8,12 +8,13 @@ from search.constraints import ReachableRange, reachable_range
 from search.metrics import Metric
 from search.space import Space
 from service.datasets.info import DatasetInfo
-from service.errors import ErrorItem, ValidationFailed
+from service.errors import ErrorItem
 from service.jobs.resolve.algorithm import resolve_algorithm
 from service.jobs.resolve.evaluation import resolve_evaluation
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
+from service.jobs.resolve.splits import train_images_of, val_images_of
 from service.jobs.resolve.supernet import check_objective, resolve_objective
 from service.jobs.resolve.teachers import adopted_teacher_notices, resolve_teacher, teacher_width
 from service.jobs.resolve.warm_start import check_window, take_over
@@ -51,7 +52,7 @@ def resolve_search(
     """
     mode = retrain_mode(spec, dataset)
     warnings: list[ErrorItem] = []
-    train_images = _train_images(spec, dataset)
+    train_images = train_images_of(spec, dataset)
     if warm is None:
         space = resolve_space(spec.space, dataset)
         if spec.widths is not None:
@@ -68,7 +69,7 @@ def resolve_search(
         warnings += check_window(spec, warm)
     num_classes = len(dataset.classes) if mode != "none" else 0
     retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
-    val_images = _val_images(spec, dataset)
+    val_images = val_images_of(spec, dataset)
     search = resolve_evaluation(spec.search, supernet, space.largest(), width, val_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)
@@ -92,21 +93,3 @@ def resolve_search(
         reachable=reachable,
         warnings=tuple(warnings),
     )
-
-
-def _train_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
-    """Images that are left to train on; the split itself is ``workers.data.split``, which knows each label."""
-    divisible = dataset.images - dataset.test_images - dataset.val_images
-    holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
-    count = divisible - holdout - (0 if dataset.val_images else _val_images(spec, dataset))
-    if count < 2:
-        raise ValidationFailed(
-            f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
-            errors=[ErrorItem("/dataset", "too_few_images", f"{count} training images are left", "at least 2")],
-        )
-    return count
-
-
-def _val_images(spec: SearchSpec, dataset: DatasetInfo) -> int:
-    divisible = dataset.images - dataset.test_images - dataset.val_images
-    return dataset.val_images or max(1, round(spec.dataset.val_fraction * divisible))

@@ -112,7 +112,15 @@ def check_limits(
     asked: Sequence[ConstraintSpec], space: Space, num_classes: int, reachable: Sequence[ReachableRange]
 ) -> list[ErrorItem]:
     """Refuse limits that no network meets; the returned warnings name those without effect."""
-    problems = check_constraints(space, constraints_of(asked), num_classes)
+    return refuse_limits(check_constraints(space, constraints_of(asked), num_classes), reachable)
+
+
+def refuse_limits(problems: Sequence[ConstraintProblem], reachable: Sequence[ReachableRange]) -> list[ErrorItem]:
+    """Refuse limits that cannot be met; the returned warnings name those without effect.
+
+    Raises:
+        ConstraintUnsatisfiable: carries the reachable ranges.
+    """
     errors = [problem for problem in problems if problem.is_error]
     if errors:
         raise ConstraintUnsatisfiable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from models.architecture import MAX_HEADS, Architecture, ArchitectureError, FieldProblem, Pool
 from search.space import Space
@@ -13,6 +13,20 @@ from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.spaces import field_errors
 from service.jobs.spec import PretrainSpec, TeacherArchitecture, TeacherSpec
 from service.teachers.info import TeacherInfo
+
+
+class OnImages(Protocol):
+    """What looks at square images in square patches: a space, or a network."""
+
+    @property
+    def img_size(self) -> int:
+        """Side of an image in pixels."""
+        ...
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels."""
+        ...
 
 
 def resolve_teacher(
@@ -46,7 +60,7 @@ def resolve_teacher(
 
 
 def teacher_notices(
-    name: str, network: Architecture, licence: Mapping[str, Any] | None, space: Space
+    name: str, network: Architecture, licence: Mapping[str, Any] | None, student: OnImages
 ) -> list[ErrorItem]:
     """What users of a teacher should know: its terms, and what has to be resampled for it.
 
@@ -54,19 +68,19 @@ def teacher_notices(
         name: of the teacher.
         network: the teacher at its own size.
         licence: of its weights, as ``models.foreign.licences.Licence.to_json``.
-        space: of the students.
+        student: what learns from it.
     """
     notices = []
     if licence and licence.get("commercial_use") is False:
         detail = f"teacher {name!r} has the licence {licence['name']}: {licence['note']}"
         notices.append(ErrorItem("/teacher", "teacher_licence", detail))
-    grid = space.img_size // space.patch_size
+    grid = student.img_size // student.patch_size
     size = grid * network.patch_size
-    if (grid, size) != (network.grid_size, space.img_size):
+    if (grid, size) != (network.grid_size, student.img_size):
         own, wanted = f"{network.grid_size}x{network.grid_size}", f"{grid}x{grid}"
         detail = (
             f"teacher {name!r} was trained on a grid of {own} patches of {network.patch_size} pixels, the student's "
-            f"grid is {wanted} patches of {space.patch_size}: images are resized from {space.img_size} to {size} "
+            f"grid is {wanted} patches of {student.patch_size}: images are resized from {student.img_size} to {size} "
             "pixels for the teacher"
         )
         if network.grid_size != grid:
@@ -75,19 +89,19 @@ def teacher_notices(
     return notices
 
 
-def on_students_grid(network: Architecture, space: Space) -> Architecture:
+def on_students_grid(network: Architecture, student: OnImages) -> Architecture:
     """The teacher as it looks at the images of a student: as many patches as the student has, each of its own size.
 
     Raises:
         ValidationFailed: that image would be too large.
     """
-    grid = space.img_size // space.patch_size
+    grid = student.img_size // student.patch_size
     try:
         return replace(network, img_size=grid * network.patch_size)
     except ArchitectureError as error:
         detail = (
             f"on the student's grid of {grid}x{grid} patches its patches of {network.patch_size} pixels need images of "
-            f"{grid * network.patch_size} pixels ({error}); choose larger patches in the space"
+            f"{grid * network.patch_size} pixels ({error}); choose larger patches for the student"
         )
         raise ValidationFailed.of([ErrorItem("/teacher", "teacher_too_fine", detail)]) from error
 

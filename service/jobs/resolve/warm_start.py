@@ -10,7 +10,7 @@ from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import WHOLE_IMAGE
 from service.jobs.resolve.spaces import constraints_of, resolve_space
 from service.jobs.resolve.supernet import resolve_objective
-from service.jobs.spec import DatasetRef, MaskedSpec, SearchSpec, Spec, SupernetSpec, TeacherSpec
+from service.jobs.spec import DatasetRef, JobSpec, MaskedSpec, SearchSpec, Spec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
 
 _Masked = TypeVar("_Masked", bound=MaskedSpec)
@@ -20,9 +20,13 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     """Space, teacher and supernet of the job that trained the weights.
 
     Raises:
-        ValidationFailed: the body describes another space or another training than the supernet has had, or splits the
-            same dataset otherwise, so that networks would be measured on images that they were trained on.
+        ValidationFailed: another method has trained it, the body describes another space or another training than the
+            supernet has had, or it splits the same dataset otherwise, so that networks would be measured on images
+            that they were trained on.
     """
+    if warm.method != spec.method:
+        detail = f"supernet {warm.reference} was trained by method {warm.method}, not {spec.method}"
+        raise ValidationFailed.of([ErrorItem("/warm_start/supernet", "other_method", detail, [warm.method])])
     teacher = _as_trained(TeacherSpec.model_validate(warm.spec["teacher"]))
     supernet = _supernet_as_trained(SupernetSpec.model_validate(warm.spec["supernet"]))
     given = spec.model_fields_set
@@ -42,7 +46,7 @@ def take_over(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> tup
     if spec.widths is not None:
         detail = f"supernet {warm.reference} is trained already; leave `widths` out"
         items.append(ErrorItem("/widths", "fixed_by_warm_start", detail, None))
-    items += _split_items(spec, warm, dataset)
+    items += split_items(spec, warm, dataset)
     if items:
         raise ValidationFailed.of(items)
     return space, teacher, supernet
@@ -65,7 +69,8 @@ def _uncropped(part: _Masked) -> _Masked:
     return part.model_copy(update={"crop_scale": scale or WHOLE_IMAGE, "horizontal_flip": bool(flip)})
 
 
-def _split_items(spec: SearchSpec, warm: SupernetInfo, dataset: DatasetInfo) -> list[ErrorItem]:
+def split_items(spec: JobSpec, warm: SupernetInfo, dataset: DatasetInfo) -> list[ErrorItem]:
+    """Refuse another split of the images that a supernet was trained on."""
     if dataset.digest != warm.dataset:
         return []
     trained = DatasetRef.model_validate(warm.spec["dataset"])

@@ -6,11 +6,25 @@ filled spec is itself a valid body, so any job can be repeated from what it show
 """
 
 from service.jobs.spec.base import OptimSpec, Spec
+from service.jobs.spec.common import MAX_SEED, BudgetSpec, JobSpec, ResourcesSpec, RetrySpec, WarmStartSpec
 from service.jobs.spec.data import DatasetRef, ImportSpec
-from service.jobs.spec.job import MAX_SEED, BudgetSpec, ResourcesSpec, RetrySpec, SearchSpec, WarmStartSpec
+from service.jobs.spec.job import SearchSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
-from service.jobs.spec.retrain import ExportSpec, RecipeName, RetrainMode, RetrainSpec
+from service.jobs.spec.recipe import RecipeName, SupervisedSpec
+from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
 from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
+from service.jobs.spec.slimmable import (
+    EVERY,
+    AfterEpochs,
+    InitSpec,
+    NetworkSpec,
+    SlicingSpec,
+    SlimmableSpec,
+    SlimmableTrainingSpec,
+    WidthExportSpec,
+    WidthGridSpec,
+    WidthTeacherSpec,
+)
 from service.jobs.spec.space import (
     ConstraintMetric,
     ConstraintSpec,
@@ -20,10 +34,19 @@ from service.jobs.spec.space import (
     SpaceOverrides,
     SpaceSpec,
 )
+from service.jobs.spec.supernets import (
+    ExtractRequest,
+    ExtractSpec,
+    SupernetImportSpec,
+    TransferRequest,
+    TransferSpec,
+)
 from service.jobs.spec.teacher import PretrainSpec, TeacherArchitecture, TeacherImportSpec, TeacherSource, TeacherSpec
 
 __all__ = [
+    "EVERY",
     "MAX_SEED",
+    "AfterEpochs",
     "BudgetSpec",
     "ConstraintMetric",
     "ConstraintSpec",
@@ -32,9 +55,14 @@ __all__ = [
     "DistillSpec",
     "EvaluationSpec",
     "ExportSpec",
+    "ExtractRequest",
+    "ExtractSpec",
     "ImportSpec",
+    "InitSpec",
+    "JobSpec",
     "ListedArchitecture",
     "MaskedSpec",
+    "NetworkSpec",
     "ObjectiveMetric",
     "ObjectiveSpec",
     "OptimSpec",
@@ -46,15 +74,25 @@ __all__ = [
     "RetrySpec",
     "SearchPart",
     "SearchSpec",
+    "SlicingSpec",
+    "SlimmableSpec",
+    "SlimmableTrainingSpec",
     "SpaceFields",
     "SpaceOverrides",
     "SpaceSpec",
     "Spec",
+    "SupernetImportSpec",
     "SupernetSpec",
+    "SupervisedSpec",
     "TeacherArchitecture",
     "TeacherImportSpec",
     "TeacherSource",
     "TeacherSpec",
+    "TransferRequest",
+    "TransferSpec",
     "WarmStartSpec",
+    "WidthExportSpec",
+    "WidthGridSpec",
+    "WidthTeacherSpec",
     "WidthsSpec",
 ]

@@ -19,7 +19,7 @@ from service.jobs.resolve import Resolved, resolve_search, space_of, teacher_arc
 from service.jobs.spec import SearchSpec
 from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
-from tests.bodies import is_place, random_body
+from tests.bodies import SEARCHES, random_body
 
 DIGITS = BUILTINS["digits"]
 DATASETS = (
@@ -67,7 +67,7 @@ def resolved(body: dict[str, Any], dataset: DatasetInfo, warm: SupernetInfo | No
 
 def check_refusal(refusal: ServiceError, body: dict[str, Any]) -> None:
     assert refusal.errors, refusal.detail
-    assert [item.pointer for item in refusal.errors if not is_place(item.pointer, body)] == []
+    assert [item.pointer for item in refusal.errors if not SEARCHES.is_place(item.pointer, body)] == []
     json.dumps(refusal.to_json(), allow_nan=False)
 
 
@@ -107,6 +107,7 @@ def trained(found: Resolved, dataset: DatasetInfo, *, first_version: bool = Fals
     licence = None if pretrain else {"name": "CC-BY-NC-4.0", "commercial_use": False, "note": "ask"}
     return SupernetInfo(
         reference="sn_x",
+        method="masktas",
         space=found.space.to_json(),
         dataset=dataset.digest,
         spec=spec,

@@ -38,6 +38,7 @@ def info(channel: StoppingChannel) -> SupernetInfo:
     [told] = [resource.info for resource in message.resources]
     return SupernetInfo(
         reference="sn_1",
+        method="masktas",
         space=told["space"],
         dataset=told["dataset"],
         spec=told["spec"],

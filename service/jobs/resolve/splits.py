@@ -1,0 +1,30 @@
+"""How many images each part of a job's data has; the split itself is ``workers.data.split``, which knows each label."""
+
+from __future__ import annotations
+
+from service.datasets.info import DatasetInfo
+from service.errors import ErrorItem, ValidationFailed
+from service.jobs.spec import JobSpec
+
+
+def train_images_of(spec: JobSpec, dataset: DatasetInfo) -> int:
+    """Images that are left to train on.
+
+    Raises:
+        ValidationFailed: fewer than two.
+    """
+    divisible = dataset.images - dataset.test_images - dataset.val_images
+    holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
+    count = divisible - holdout - (0 if dataset.val_images else val_images_of(spec, dataset))
+    if count < 2:
+        raise ValidationFailed(
+            f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
+            errors=[ErrorItem("/dataset", "too_few_images", f"{count} training images are left", "at least 2")],
+        )
+    return count
+
+
+def val_images_of(spec: JobSpec, dataset: DatasetInfo) -> int:
+    """Images that networks are ranked on."""
+    divisible = dataset.images - dataset.test_images - dataset.val_images
+    return dataset.val_images or max(1, round(spec.dataset.val_fraction * divisible))
