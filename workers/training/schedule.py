@@ -21,12 +21,17 @@ class WarmupCosine:
         warmup_steps: steps of the warm-up; may be 0.
         total_steps: steps in all.
         floor: learning rate that the cosine ends at.
+        slow_steps: for so many first steps the rate is divided by ``slow_factor``, as in the phase in which Scala's
+            released code trains the whole network alone.
+        slow_factor: see there.
     """
 
     peak: float
     warmup_steps: int
     total_steps: int
     floor: float = 0.0
+    slow_steps: int = 0
+    slow_factor: float = 1.0
 
     @classmethod
     def of_share(cls, peak: float, warmup_fraction: float, total_steps: int, floor: float = 0.0) -> WarmupCosine:
@@ -35,6 +40,9 @@ class WarmupCosine:
 
     def rate(self, step: int) -> float:
         """Learning rate of step ``step``, counted from 0; the first step of a warm-up is not wasted on rate 0."""
+        return self._undivided(step) / (self.slow_factor if step < self.slow_steps else 1.0)
+
+    def _undivided(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         progress = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)

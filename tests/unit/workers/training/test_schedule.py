@@ -27,6 +27,12 @@ def test_cosine_ends_at_the_floor() -> None:
     assert [schedule.rate(step) for step in (0, 1, 2, 11, 20)] == pytest.approx([0.5, 1.0, 1.0, 0.6, 0.2])
 
 
+def test_slow_steps_divide_the_rate_and_nothing_after_them() -> None:
+    plain = WarmupCosine(1.0, 4, 20, floor=0.1)
+    slow = WarmupCosine(1.0, 4, 20, floor=0.1, slow_steps=6, slow_factor=2)
+    assert [slow.rate(step) / plain.rate(step) for step in range(21)] == [0.5] * 6 + [1.0] * 15
+
+
 def test_every_epoch_is_a_fresh_permutation() -> None:
     order = BatchOrder(images=12, batch_size=4, seed=0, stage=("x",))
     epochs = [np.concatenate([order.positions(3 * epoch + i) for i in range(3)]) for epoch in range(3)]
