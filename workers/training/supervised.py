@@ -1,15 +1,17 @@
-"""Supervised training of one extracted network: the only part of a label-free search that reads labels.
+"""Supervised training of one network: from labels, and where there is a teacher also from its decisions.
 
 Legend: B images, C channels, H, W pixels, K classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
 from workers.data.dataset import LabelledSet
@@ -56,21 +58,38 @@ class LabelledBatches:
         )
 
 
+class ClassTeacher(Protocol):
+    """A frozen network whose decisions are learnt, such as ``models.classifier.FrozenClassifier``."""
+
+    def logits(self, x_BCHW: Tensor) -> Tensor:
+        """Logits (B, K) of images, without gradient, on their device."""
+        ...
+
+
 class Supervised:
-    """Cross-entropy of a timm network with label smoothing.
+    """Cross-entropy of a timm network with label smoothing, see :func:`supervised_loss`.
 
     Args:
         network: any module from images to logits.
         label_smoothing: share of the target spread over all classes.
         stochastic_depth: of this network; None trains all of it in each step.
+        teacher: on the device of the batches; its decisions are half of what is learnt. None: labels alone.
     """
 
     def __init__(
-        self, network: nn.Module, *, label_smoothing: float, stochastic_depth: StochasticDepth | None = None
+        self,
+        network: nn.Module,
+        *,
+        label_smoothing: float,
+        stochastic_depth: StochasticDepth | None = None,
+        teacher: ClassTeacher | None = None,
     ) -> None:
+        if isinstance(network, VisionTransformerDistilled):
+            network.set_distilled_training(True)  # both heads' logits while it trains; still their mean in eval mode
         self.network = network.train()
         self._label_smoothing = label_smoothing
         self._stochastic_depth = stochastic_depth
+        self._teacher = teacher
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters under timm's names."""
@@ -80,7 +99,38 @@ class Supervised:
         """Loss of one batch."""
         if self._stochastic_depth is not None:
             self._stochastic_depth.draw(len(batch.images), step, batch.images.device)
-        yield Losses(F.cross_entropy(self.network(batch.images), batch.targets, label_smoothing=self._label_smoothing))
+        taught = decisions(self._teacher, batch.images)
+        output = self.network(batch.images)
+        heads = output if isinstance(output, tuple) else (output,)
+        yield Losses(supervised_loss(heads, batch.targets, taught, self._label_smoothing))
+
+
+def decisions(teacher: ClassTeacher | None, images: Tensor) -> Tensor | None:
+    """Which class the teacher puts each image into, int64 (B,); None without a teacher."""
+    return None if teacher is None else teacher.logits(images).argmax(dim=-1)
+
+
+def supervised_loss(heads: Sequence[Tensor], targets: Tensor, taught: Tensor | None, label_smoothing: float) -> Tensor:
+    """Cross-entropy to labels, and with a teacher to its decisions, half each (DeiT, Touvron et al. 2021, equation 3).
+
+    The first head learns labels, the last one the teacher's decisions, which are not smoothed. Without a teacher a
+    second head learns labels too, so that it may take part in the network's answer.
+
+    Args:
+        heads: logits (B, K) of each head: of the class token, and of the distillation token where there is one.
+        targets: classes int64 (B,) or the share of each class (B, K).
+        taught: the teacher's decisions, int64 (B,); None: there is none.
+        label_smoothing: share of the target spread over all classes.
+
+    Returns:
+        A scalar, the mean over the images.
+    """
+    labels = F.cross_entropy(heads[0], targets, label_smoothing=label_smoothing)
+    if taught is not None:
+        return (labels + F.cross_entropy(heads[-1], taught)) / 2
+    if len(heads) == 1:
+        return labels
+    return (labels + F.cross_entropy(heads[-1], targets, label_smoothing=label_smoothing)) / 2
 
 
 @torch.inference_mode()

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.unit.workers.training.toys import CPU, images
+from models.architecture import Pool
+from models.classifier import FrozenClassifier
+from models.extract import build_timm
+from tests.unit.workers.training.toys import CPU, TEACHER, images
 from workers.data.dataset import LabelledSet
 from workers.training.augment import Augmentation
 from workers.training.crops import RandomCrop
@@ -82,3 +87,37 @@ def test_loss_is_smoothed_cross_entropy(data: LabelledSet, mixing: Mixing) -> No
     shares = batch.targets if batch.targets.ndim == 2 else torch.eye(3)[batch.targets]
     expected = -((0.8 * shares + 0.2 / 3) * network(batch.images).log_softmax(dim=1)).sum(dim=1).mean()
     torch.testing.assert_close(next(Supervised(network, label_smoothing=0.2).losses(batch, 0)).total, expected)
+
+
+def linear(seed: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    nn.init.normal_(network[1].weight, generator=torch.Generator().manual_seed(seed))
+    return network
+
+
+def cross_entropy(logits: Tensor, shares: Tensor) -> Tensor:
+    return -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def test_decisions_of_a_teacher_are_half_of_what_is_learnt(data: LabelledSet) -> None:
+    network, teacher = linear(0), linear(1)
+    batch = batches(data, Augmentation(), Mixing()).at(0)
+    decided = torch.eye(3)[teacher(batch.images).argmax(dim=1)]
+    logits, labels = network(batch.images), torch.eye(3)[batch.targets]
+    expected = 0.5 * cross_entropy(logits, 0.9 * labels + 0.1 / 3) + 0.5 * cross_entropy(logits, decided)
+    objective = Supervised(network, label_smoothing=0.1, teacher=FrozenClassifier(teacher))
+    torch.testing.assert_close(next(objective.losses(batch, 0)).total, expected)
+
+
+@pytest.mark.parametrize("taught", [False, True], ids=["labels alone", "teacher"])
+def test_distillation_token_learns_what_the_teacher_decides_or_else_labels(data: LabelledSet, taught: bool) -> None:
+    arch = replace(TEACHER, distilled=True, pool=Pool.TOKEN, num_classes=3)
+    network, teacher = build_timm(arch, torch.Generator().manual_seed(0)), FrozenClassifier(linear(1))
+    batch = batches(data, Augmentation(), Mixing()).at(0)
+    tokens = network.forward_features(batch.images)
+    labels = torch.eye(3)[batch.targets]
+    second = torch.eye(3)[teacher.logits(batch.images).argmax(dim=1)] if taught else labels
+    expected = 0.5 * cross_entropy(network.head(tokens[:, 0]), labels)
+    expected = expected + 0.5 * cross_entropy(network.head_dist(tokens[:, 1]), second)
+    objective = Supervised(network, label_smoothing=0.0, teacher=teacher if taught else None)
+    torch.testing.assert_close(next(objective.losses(batch, 0)).total, expected)
