@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from models.architecture import Architecture
+from models.slimmable import Slimmable, grid
+from workers.training.widths import WidthPlan, WidthSampling
+
+
+def net(head_dims: tuple[int, ...], head_dim: int = 64) -> Slimmable:
+    largest = Architecture(
+        embed_dim=2 * head_dim,
+        depth=1,
+        num_heads=(2,),
+        mlp_ratio=(2.0,),
+        head_dim=head_dim,
+        img_size=8,
+        patch_size=4,
+        num_classes=3,
+    )
+    return Slimmable(largest=largest, head_dims=head_dims)
+
+
+def draws(sampling: WidthSampling, head_dims: tuple[int, ...], steps: int = 400) -> list[tuple[int, ...]]:
+    plan = WidthPlan(net=net(head_dims, head_dims[-1]), sampling=sampling)
+    return [plan.draw(np.random.default_rng(step)) for step in range(steps)]
+
+
+@pytest.mark.parametrize("sampling", WidthSampling)
+def test_a_step_runs_from_the_whole_network_down_to_the_smallest(sampling: WidthSampling) -> None:
+    for step in draws(sampling, grid(64, 0.25, 1 / 16)):
+        assert (len(step), step[0], step[-1]) == (4, 64, 16)
+        assert list(step) == sorted(step, reverse=True)
+        assert 16 < step[2] <= step[1] < 64
+
+
+@pytest.mark.parametrize(
+    ("sampling", "step", "lower", "upper"),
+    [
+        (WidthSampling.PAPER, 1 / 32, 12, 11),
+        (WidthSampling.PAPER, 1 / 16, 6, 5),
+        (WidthSampling.PAPER, 1 / 8, 3, 2),
+        (WidthSampling.PAPER, 1 / 4, 1, 1),
+        (WidthSampling.CODE, 1 / 32, 11, 12),
+        (WidthSampling.CODE, 1 / 16, 5, 6),
+        (WidthSampling.CODE, 1 / 8, 2, 3),
+        (WidthSampling.CODE, 1 / 4, 1, 1),
+    ],
+)
+def test_each_half_of_the_grid_gives_one_width(sampling: WidthSampling, step: float, lower: int, upper: int) -> None:
+    between = grid(64, 0.25, step)[1:-1]
+    drawn = draws(sampling, grid(64, 0.25, step))
+    assert {widths[2] for widths in drawn} == set(between[:lower])
+    assert {widths[1] for widths in drawn} == set(between[lower:])
+    assert len(between) == lower + upper
+
+
+def test_without_stable_sampling_both_widths_come_from_the_whole_grid_with_equal_chances() -> None:
+    drawn = draws(WidthSampling.OFF, (2, 4, 6, 8, 10, 12), 2000)
+    counted = Counter(width for widths in drawn for width in widths[1:-1])
+    # A share of 0.25 in 4000 draws has a standard deviation of 0.007.
+    assert {width: count / 4000 for width, count in counted.items()} == pytest.approx(
+        dict.fromkeys((4, 6, 8, 10), 0.25), abs=0.03
+    )
+    assert sum(widths[1] == widths[2] for widths in drawn) / 2000 == pytest.approx(0.25, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "two", "three"),
+    [
+        (WidthSampling.PAPER, (8, 4), (8, 6, 4)),
+        (WidthSampling.CODE, (8, 4), (8, 6, 4)),
+        (WidthSampling.OFF, (8, 4), (8, 6, 6, 4)),
+        (WidthSampling.USNET, (8, 4), (8, 6, 6, 4)),
+    ],
+)
+def test_a_grid_of_two_or_three_widths_trains_those_that_exist(
+    sampling: WidthSampling, two: tuple[int, ...], three: tuple[int, ...]
+) -> None:
+    assert set(draws(sampling, (4, 8), 5)) == {two}
+    assert set(draws(sampling, (4, 6, 8), 5)) == {three}
