@@ -139,13 +139,17 @@ class FeatureProjector(PrefixLinear):
         self.hidden = nn.Sequential(*layers)
         materialise(self, generator)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, trailing: bool = False) -> Tensor:
         """Map (..., d) to (..., D).
+
+        Args:
+            x: tokens of a student.
+            trailing: they are the trailing channels of the largest student's.
 
         Raises:
             ValueError: when the input is wider than the largest student.
         """
-        projected: Tensor = self.hidden(super().forward(x))
+        projected: Tensor = self.hidden(super().forward(x, trailing))
         return projected
 
 

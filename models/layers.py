@@ -9,11 +9,16 @@ from torch import Tensor, nn
 class PrefixLinear(nn.Linear):
     """A linear layer whose input may be narrower than it was built for: it then uses its leading input columns.
 
-    It reads tokens of every subnet's width, as subnets keep the leading channels of the supernet's.
+    It reads tokens of every subnet's width, as subnets keep the leading channels of the supernet's, or the trailing
+    ones (``models.slicing.Cut``).
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, trailing: bool = False) -> Tensor:
         """Map (..., d) to (..., out_features) for any d up to ``in_features``.
+
+        Args:
+            x: tokens.
+            trailing: they are the trailing channels.
 
         Raises:
             ValueError: when the input is wider than the layer.
@@ -21,4 +26,5 @@ class PrefixLinear(nn.Linear):
         width = x.shape[-1]
         if width > self.in_features:
             raise ValueError(f"input is {width} wide, allowed is at most {self.in_features}")
-        return F.linear(x, self.weight[:, :width], self.bias)
+        start = self.in_features - width if trailing else 0
+        return F.linear(x, self.weight[:, start : start + width], self.bias)
