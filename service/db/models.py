@@ -71,6 +71,9 @@ class JobKind(StrEnum):
     SEARCH = "search"
     DATASET_IMPORT = "dataset_import"
     TEACHER_IMPORT = "teacher_import"
+    SUPERNET_IMPORT = "supernet_import"
+    EXTRACT = "extract"
+    TRANSFER = "transfer"
 
 
 class DatasetStatus(StrEnum):

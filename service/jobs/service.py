@@ -94,10 +94,10 @@ async def act_on_job(session: AsyncSession, owner: str, job_id: UUID, action: Ac
 
 async def _require_dataset(session: AsyncSession, owner: str, job: Job) -> None:
     """Refuse to run a job whose dataset was deleted, and keep the dataset until the transaction ends."""
-    if job.kind == JobKind.TEACHER_IMPORT:
-        return
-    if job.kind == JobKind.SEARCH and job.spec["dataset"]["id"] in BUILTINS:
-        return
+    if job.kind != JobKind.DATASET_IMPORT:
+        asked = job.spec.get("dataset")
+        if asked is None or asked["id"] in BUILTINS:
+            return
     if job.dataset_id is None or await DatasetRepository(session, owner).get_kept(job.dataset_id) is None:
         raise InvalidState(
             f"The dataset of job {format_id(IdKind.JOB, job.id)} was deleted, so it cannot run again.",
