@@ -214,6 +214,12 @@ class TeacherInvalid(ServiceError):
     status, code, title = 422, "teacher_invalid", "The weights cannot serve as a teacher"
 
 
+class SupernetInvalid(ServiceError):
+    """The file holds no slimmable network; ``keys`` lists every tensor at fault, where the tensors are to blame."""
+
+    status, code, title = 422, "supernet_invalid", "The file holds no slimmable network"
+
+
 class TeacherUnavailable(ServiceError):
     """The weights cannot be had now: the hub does not answer, or the store has lost them. Nobody tries again alone."""
 

@@ -171,15 +171,10 @@ def describe(layout: VitLayout) -> str:
 
 def _layout(found: Mapping[str, Shape], hints: Hints) -> VitLayout:
     """The layout that most of the tensors speak for. What contradicts it is found by comparing."""
-    width, channels, patch, _ = _patch_kernel(found)
-    blocks = _blocks(found)
-    depth = 1 + max(blocks, default=-1)
-    if not depth:
-        raise NotRecognised(
-            "The file has no transformer blocks (blocks.0.norm1.weight and so on).",
-            KeyFaults(missing=("blocks.0.norm1.weight",), unexpected=tuple(found)),
-        )
-    rows, hidden, read = _token_rows(found), *_mlp(found, depth)
+    width, channels, patch, _ = patch_kernel(found)
+    blocks = block_names(found)
+    depth = 1 + max(blocks)
+    rows, hidden, read = _token_rows(found), *mlp_widths(found, depth)
     registers = found["reg_token"][1] if len(found.get("reg_token", ())) == 3 else 0
     is_gated = hidden == 2 * read
     heads = hints.num_heads or KNOWN_HEADS.get((width, depth))
@@ -191,7 +186,7 @@ def _layout(found: Mapping[str, Shape], hints: Hints) -> VitLayout:
             embed_dim=width,
             depth=depth,
             num_heads=(heads,) * depth,
-            mlp_ratio=(_ratio(hidden, width),) * depth,
+            mlp_ratio=(exact_ratio(hidden, width),) * depth,
             head_dim=width // heads,
             img_size=patch * math.isqrt(rows),
             patch_size=patch,
@@ -215,7 +210,12 @@ def _layout(found: Mapping[str, Shape], hints: Hints) -> VitLayout:
     )
 
 
-def _patch_kernel(found: Mapping[str, Shape]) -> tuple[int, int, int, int]:
+def patch_kernel(found: Mapping[str, Shape]) -> tuple[int, int, int, int]:
+    """Shape of the patch embedding: width, channels and the sides of a patch, which are equal.
+
+    Raises:
+        NotRecognised: there is none, or it has another shape.
+    """
     kernel = found.get(PATCH_EMBEDDING)
     if kernel is None:
         raise NotRecognised(
@@ -250,8 +250,12 @@ def _token_rows(found: Mapping[str, Shape]) -> int:
     return rows
 
 
-def _mlp(found: Mapping[str, Shape], depth: int) -> tuple[int, int]:
-    """Hidden width that the first layer gives and that the second one reads, from the first block that has both."""
+def mlp_widths(found: Mapping[str, Shape], depth: int) -> tuple[int, int]:
+    """Hidden width that the first layer gives and that the second one reads, from the first block that has both.
+
+    Raises:
+        NotRecognised: no block has.
+    """
     for i in range(depth):
         first, second = (found.get(f"blocks.{i}.mlp.{layer}.weight", ()) for layer in ("fc1", "fc2"))
         if len(first) == len(second) == _MATRIX:
@@ -260,16 +264,26 @@ def _mlp(found: Mapping[str, Shape], depth: int) -> tuple[int, int]:
     raise NotRecognised(f"No block has an MLP; missing: {_listed(names)}.", KeyFaults(missing=names))
 
 
-def _blocks(found: Mapping[str, Shape]) -> dict[int, list[str]]:
+def block_names(found: Mapping[str, Shape]) -> dict[int, list[str]]:
+    """Names of the tensors of each block, after ``blocks.N.``.
+
+    Raises:
+        NotRecognised: there are no blocks.
+    """
     blocks: dict[int, list[str]] = {}
     for name in found:
         if match := _BLOCK.fullmatch(name):
             blocks.setdefault(int(match[1]), []).append(match[2])
+    if not blocks:
+        raise NotRecognised(
+            "The file has no transformer blocks (blocks.0.norm1.weight and so on).",
+            KeyFaults(missing=("blocks.0.norm1.weight",), unexpected=tuple(found)),
+        )
     return blocks
 
 
-def _ratio(hidden: int, width: int) -> float:
-    """A ratio that gives back exactly this hidden width, which is truncated from the product."""
+def exact_ratio(hidden: int, width: int) -> float:
+    """An MLP ratio that gives back exactly this hidden width, which is truncated from the product."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 

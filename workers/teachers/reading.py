@@ -11,8 +11,8 @@ import argparse
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -27,8 +27,11 @@ MAX_BYTES = 32 * 1024**3
 """The largest published ViTs take 5 GB, and three times that with the state of their optimizer."""
 
 # Averaged weights come first, as they are what their authors evaluate; of a self-distilled pair the teacher is one.
-_NESTS = ("model_ema", "state_dict_ema", "model", "state_dict", "teacher", "student", "module", "encoder", "backbone")
+_AVERAGED = ("model_ema", "state_dict_ema")
+_NESTS = ("model", "state_dict", "teacher", "student", "module", "encoder", "backbone")
 _DEEPEST = 4
+
+_ARGUMENTS = "args"
 
 # What torch's reader raises on damaged or hostile pickles; it does not promise any particular class.
 _DAMAGED = (
@@ -55,15 +58,21 @@ class FoundState:
         tensors: by name.
         others: names of entries beside them that are no tensors.
         place: keys that lead to them inside the file.
+        arguments: of the training, by name, as far as they are numbers, texts or booleans.
     """
 
     tensors: dict[str, Tensor]
     others: tuple[str, ...]
     place: tuple[str, ...]
+    arguments: dict[str, object] = field(default_factory=dict)
 
 
-def read_weights(path: Path) -> FoundState:
+def read_weights(path: Path, *, averaged: bool = True) -> FoundState:
     """The tensors of a safetensors file or torch checkpoint, on the CPU.
+
+    Args:
+        path: of the file; its ending tells which it is.
+        averaged: of a checkpoint that holds both, take the moving average of the weights instead of the weights.
 
     Raises:
         TeacherInvalid: the file is damaged, too large, holds code, or holds no tensors.
@@ -74,7 +83,17 @@ def read_weights(path: Path) -> FoundState:
         raise unreadable(f"it has {size:,} bytes, allowed are {MAX_BYTES:,}")
     if path.suffix == SAFETENSORS:
         return FoundState(_read_safetensors(path), (), ())
-    return _find(_read_checkpoint(path), ())
+    document = _read_checkpoint(path)
+    nests = (*_AVERAGED, *_NESTS) if averaged else (*_NESTS, *_AVERAGED)
+    return replace(_find(document, (), nests), arguments=_arguments(document))
+
+
+def _arguments(document: object) -> dict[str, object]:
+    given = document.get(_ARGUMENTS) if isinstance(document, Mapping) else None
+    named = vars(given) if isinstance(given, argparse.Namespace) else given
+    if not isinstance(named, Mapping):
+        return {}
+    return {str(name): value for name, value in named.items() if isinstance(value, str | int | float)}
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -112,15 +131,15 @@ def _refuse_bombs(path: Path) -> None:
         raise unreadable("its records are compressed, which torch's own are not")
 
 
-def _find(document: object, place: tuple[str, ...]) -> FoundState:
+def _find(document: object, place: tuple[str, ...], nests: Sequence[str]) -> FoundState:
     """The state dict inside a checkpoint: itself, or under one of the usual keys."""
     if not isinstance(document, Mapping):
         raise unreadable(f"it holds a {type(document).__name__} where a dictionary of tensors is expected")
     tensors = {str(name): value for name, value in document.items() if isinstance(value, Tensor)}
     holds_network = any(name.endswith(PATCH_EMBEDDING) for name in tensors)
-    nests = [name for name in _NESTS if isinstance(document.get(name), Mapping)]
-    if nests and not holds_network and len(place) < _DEEPEST:
-        return _find(document[nests[0]], (*place, nests[0]))
+    inner = next((name for name in nests if isinstance(document.get(name), Mapping)), None)
+    if inner is not None and not holds_network and len(place) < _DEEPEST:
+        return _find(document[inner], (*place, inner), nests)
     if not tensors:
         raise unreadable(f"it holds no tensors, only {', '.join(sorted(map(str, document)))[:200] or 'nothing'}")
     return FoundState(tensors, tuple(str(name) for name in document if str(name) not in tensors), place)
