@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor
 
-from models.architecture import Architecture
+from models.architecture import Architecture, Pool
 from models.export import ExportLoadError, Parity, ParityError, verify_export, write_export
 from models.export_record import (
     Accuracy,
@@ -23,9 +24,11 @@ from models.export_record import (
     Preprocessing,
     Provenance,
 )
-from models.extract import StateError, build_timm
+from models.extract import StateError, build_timm, extract_state
 from models.initialisation import initial_state
-from models.slicing import count_parameters
+from models.slicing import QkvSlicing, count_parameters
+from models.slimmable import AttentionScale, IsolatedActivation, Slimmable
+from models.supernet import Supernet
 from models.templates import model as template
 from tests.unit.models.toys import randomise, seeded
 
@@ -166,6 +169,36 @@ def test_parity_is_proved_in_a_process_without_the_project(tmp_path: Path) -> No
     assert parity.images == 40
     assert parity.params == count_parameters(ARCH)
     assert [p.name for p in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_width_of_a_distilled_network_with_layer_scale_is_proved_likewise(tmp_path: Path) -> None:
+    net = Slimmable(
+        largest=replace(ARCH, embed_dim=18, num_heads=(3, 3), pool=Pool.TOKEN, distilled=True, layer_scale=True),
+        head_dims=(3, 6),
+        qkv=QkvSlicing.CONTIGUOUS,
+        isolated=IsolatedActivation.OFFICIAL,
+        attention_scale=AttentionScale.FULL,
+    )
+    arch, cut = net.architecture(4), net.cut(4)
+    whole = Supernet(net.largest, seeded(0))
+    randomise(whole.state_dict(), seeded(1))
+    state = extract_state(whole.state_dict(), net.largest, arch, cut)
+    write_export(tmp_path / "export", state, replace(RECORD, architecture=arch))
+    with torch.no_grad():
+        parity = verify_export(tmp_path / "export", images(), whole(images(), arch, cut))
+    assert parity.holds
+    assert parity.params == count_parameters(arch)
+    assert type(template.load(tmp_path / "export")) is VisionTransformerDistilled
+
+
+def test_networks_from_before_distillation_and_layer_scale_still_load(tmp_path: Path) -> None:
+    state = weights()
+    write_export(tmp_path, state, RECORD)
+    document = json.loads((tmp_path / "architecture.json").read_text(encoding="utf-8"))
+    del document["distilled"], document["layer_scale"]
+    (tmp_path / "architecture.json").write_text(json.dumps(document), encoding="utf-8")
+    with torch.no_grad():
+        assert torch.equal(template.load(tmp_path)(images()), logits(state))
 
 
 def test_parity_fails_when_one_weight_differs(tmp_path: Path) -> None:

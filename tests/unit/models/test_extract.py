@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import timm
 import torch
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
@@ -60,6 +61,42 @@ def test_uniform_network_loads_into_timms_plain_constructor() -> None:
     x = torch.randn(3, 3, 12, 12, generator=seeded(2))
     assert UNIFORM.is_uniform
     assert torch.equal(plain(x), ours(x))
+
+
+@torch.no_grad()
+def test_distilled_network_loads_into_timms_registered_one() -> None:
+    arch = replace(UNIFORM, pool=Pool.TOKEN, distilled=True, layer_scale=True)
+    plain = timm.create_model(
+        "deit_tiny_distilled_patch16_224",
+        img_size=12,
+        patch_size=3,
+        num_classes=5,
+        embed_dim=12,
+        depth=2,
+        num_heads=2,
+        mlp_ratio=3.0,
+        init_values=1.0,
+    ).eval()
+    ours = build_timm(arch, seeded(0)).eval()
+    randomise(ours.state_dict(), seeded(1))
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 3, 12, 12, generator=seeded(2))
+    assert torch.equal(plain(x), ours(x))
+
+
+def test_building_a_distilled_network_leaves_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    build_timm(replace(SMALL, pool=Pool.TOKEN, distilled=True))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_both_heads_stay_fresh_when_a_backbone_is_loaded() -> None:
+    arch = replace(SMALL, pool=Pool.TOKEN, distilled=True)
+    network = build_timm(arch.with_classes(9), seeded(1))
+    heads = [network.get_parameter(f"{head}.weight").clone() for head in ("head", "head_dist")]
+    load_backbone(network, initial_state(arch, seeded(0)))
+    assert torch.equal(network.get_parameter("head.weight"), heads[0])
+    assert torch.equal(network.get_parameter("head_dist.weight"), heads[1])
 
 
 @pytest.mark.parametrize("pool", list(Pool))
