@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from service.errors import DatasetInvalid
 from workers.stages.context import Json
-from workers.stages.search_context import SearchContext
+from workers.stages.delivery_context import DeliveryContext
 
 
 class DataStage:
@@ -14,11 +14,11 @@ class DataStage:
 
     name = "data"
 
-    def run(self, ctx: SearchContext) -> Json:
+    def run(self, ctx: DeliveryContext) -> Json:
         """Returns the number of images in each part and the preprocessing.
 
         Raises:
-            DatasetInvalid: parts are empty, or labels that retraining needs are missing.
+            DatasetInvalid: parts are empty, or labels that training needs are missing.
         """
         dataset = ctx.dataset
         parts = {"train": dataset.train, "val": dataset.val, "holdout": dataset.holdout}
@@ -27,10 +27,10 @@ class DataStage:
             ctx.warn("unlabelled_images_unused", detail)
         if ctx.classes:
             if dataset.labels is None:
-                raise DatasetInvalid("retraining needs labels, and the dataset has none")
+                raise DatasetInvalid("training to classify needs labels, and the dataset has none")
             for name, images in parts.items():
                 if not len(dataset.labels.of(images)):
-                    raise DatasetInvalid(f"the {name} part has no labelled image, so retraining cannot work")
+                    raise DatasetInvalid(f"the {name} part has no labelled image, so training to classify cannot work")
         return {
             "images": {name: len(images) for name, images in parts.items()},
             "preprocessing": asdict(dataset.train.preprocessing),

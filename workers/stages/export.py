@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Generic, TypeVar
 
-import torch
-from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor
-
-from models.architecture import Architecture
 from models.export import (
     ARCHITECTURE_FILE,
     MODEL_FILE,
@@ -23,65 +19,24 @@ from models.export import (
     write_export,
 )
 from models.export_record import Accuracy, ExportRecord, Provenance
-from models.extract import build_timm, extract_state
 from search.constraints import violation
 from search.cost import cost
 from service.errors import ExportParityFailed
 from workers.stages.context import Json
-from workers.stages.retrain import load_retrained
-from workers.stages.search_context import SearchContext
-from workers.stages.supernet import SUPERNET_FILE
-from workers.training.files import WrittenFile, read_tensors
+from workers.stages.delivery_context import DeliveryContext
+from workers.stages.finalists import Finalist
+from workers.training.files import WrittenFile
 from workers.versions import recorded_versions
 
 EXPORT_FILES = (WEIGHTS_FILE, ARCHITECTURE_FILE, MODEL_FILE)
+
+Ctx = TypeVar("Ctx", bound=DeliveryContext)
 
 _PARITY_IMAGES = 64
 _POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """A network that leaves the service.
-
-    Attributes:
-        n: of the candidate.
-        architecture: as exported; without a head when it was not retrained.
-        score: label-free score of the search.
-        scores: it, and all other measures, by name.
-        val: validation accuracy, None when it was not retrained.
-    """
-
-    n: int
-    architecture: Architecture
-    score: float
-    scores: dict[str, float]
-    val: float | None
-
-
-def finalists(ctx: SearchContext) -> list[Finalist]:
-    """The retrained networks, the winner first: by validation accuracy, then by score.
-
-    Without retrained ones it is the best-scored candidate, as a backbone without a head.
-    """
-    best = {entry["n"]: entry for entry in ctx.outputs["search"]["best"]}
-    retrained = sorted(ctx.outputs["retrain"]["networks"], key=lambda net: (-net["val"], -net["score"], net["n"]))
-    if not retrained:
-        return [_finalist(ctx, ctx.outputs["search"]["best"][0], None)]
-    return [_finalist(ctx, best[net["n"]], net["val"]) for net in retrained]
-
-
-def _finalist(ctx: SearchContext, entry: Json, val: float | None) -> Finalist:
-    return Finalist(
-        n=entry["n"],
-        architecture=ctx.space.decode(entry["genotype"], 0 if val is None else len(ctx.classes)),
-        score=entry["score"],
-        scores={name: value for name, value in entry["scores"].items() if value is not None},
-        val=val,
-    )
-
-
-def export_folder(ctx: SearchContext, n: int) -> Path:
+def export_folder(ctx: DeliveryContext, n: int) -> Path:
     """The folder of an export; when a checkpoint brought its files, they are put back into it."""
     folder = ctx.path(f"export-{n}")
     folder.mkdir(exist_ok=True)
@@ -98,7 +53,7 @@ def exported_name(n: int, file: str) -> str:
     return f"{n}.{file}"
 
 
-def write_finalist(ctx: SearchContext, finalist: Finalist, holdout: float | None = None) -> Path:
+def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | None = None) -> Path:
     """Write the folder of a finalist; a known holdout accuracy goes into its description."""
     folder = export_folder(ctx, finalist.n)
     arch = finalist.architecture
@@ -116,54 +71,45 @@ def write_finalist(ctx: SearchContext, finalist: Finalist, holdout: float | None
             supernet_digest=ctx.outputs["supernet"]["digest"],
             dataset_digest=ctx.start.dataset["digest"],
             versions=recorded_versions(),
-            retraining=None if finalist.val is None else ctx.spec.retrain.model_dump(mode="json"),
+            retraining=finalist.recipe,
         ),
     )
-    for file in write_export(folder, trained_network(ctx, finalist).state_dict(), record):
+    for file in write_export(folder, finalist.load().state, record):
         ctx.keep(WrittenFile(folder / file.name, file.sha256, file.size_bytes), exported_name(finalist.n, file.name))
     return folder
 
 
-def trained_network(ctx: SearchContext, finalist: Finalist) -> VisionTransformer:
-    """The network of a finalist as it was trained, on the CPU."""
-    if finalist.val is not None:
-        return load_retrained(ctx, finalist.n, finalist.architecture)
-    network = build_timm(finalist.architecture)
-    tensors, _ = read_tensors(ctx.path(SUPERNET_FILE))
-    network.load_state_dict(extract_state(tensors, ctx.space.largest(), finalist.architecture))
-    return network.eval()
+class ExportStage(Generic[Ctx]):
+    """Writes every finalist and loads each again in a process of its own, which knows nothing of this project.
 
-
-class ExportStage:
-    """Writes every finalist and loads each again in a process of its own, which knows nothing of this project."""
+    Args:
+        finalists: the networks of a job, the winner first.
+    """
 
     name = "export"
 
-    def run(self, ctx: SearchContext) -> Json:
+    def __init__(self, finalists: Callable[[Ctx], list[Finalist]]) -> None:
+        self._finalists = finalists
+
+    def run(self, ctx: Ctx) -> Json:
         """Returns one proof for each finalist.
 
         Raises:
             ExportParityFailed: files that do not load, answer otherwise, or hold another number of parameters.
         """
-        networks = finalists(ctx)
+        networks = self._finalists(ctx)
         images = next(ctx.dataset.val.first(_PARITY_IMAGES).batches(_PARITY_IMAGES))
         tasks: list[Callable[[], Parity]] = []
         for finalist in networks:
             folder = write_finalist(ctx, finalist)
-            expected = _logits(trained_network(ctx, finalist), images)
+            expected = finalist.load().answer(images)
             tasks.append(lambda folder=folder, expected=expected: verify_export(folder, images, expected))  # type: ignore[misc]
             ctx.poll_to_finish()
         proofs = [_judged(ctx, finalist, proof) for finalist, proof in zip(networks, _prove(ctx, tasks), strict=True)]
         return {"proofs": proofs}
 
 
-@torch.inference_mode()
-def _logits(network: VisionTransformer, images: Tensor) -> Tensor:
-    logits: Tensor = network(images)
-    return logits
-
-
-def _prove(ctx: SearchContext, tasks: Sequence[Callable[[], Parity]]) -> list[Parity]:
+def _prove(ctx: DeliveryContext, tasks: Sequence[Callable[[], Parity]]) -> list[Parity]:
     """Run the proofs side by side; they are other processes that mostly import libraries."""
     pool = ThreadPoolExecutor(max_workers=ctx.start.threads)
     try:
@@ -179,7 +125,7 @@ def _prove(ctx: SearchContext, tasks: Sequence[Callable[[], Parity]]) -> list[Pa
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _judged(ctx: SearchContext, finalist: Finalist, parity: Parity) -> Json:
+def _judged(ctx: DeliveryContext, finalist: Finalist, parity: Parity) -> Json:
     expected = cost(finalist.architecture)
     if parity.params != expected.params:
         raise ExportParityFailed(

@@ -2,62 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from statistics import NormalDist
+from typing import Generic
 
 from models.templates import model
 from search.ranking import LEVEL
 from workers.stages.context import BudgetReached, Json
-from workers.stages.export import Finalist, export_folder, finalists, write_finalist
+from workers.stages.delivery_context import DeliveryContext
+from workers.stages.export import Ctx, export_folder, write_finalist
+from workers.stages.finalists import Finalist
 from workers.stages.judgement import Truth, judge
 from workers.stages.probe import MAX_IMAGES, probed
-from workers.stages.retrain import EVAL_BATCH
 from workers.stages.search_context import SearchContext
+from workers.stages.supervised import EVAL_BATCH
 from workers.training.supervised import count_correct
 
 MIN_RETRAINED = 10
 """Fewer networks have no ranking that an interval could tell from chance."""
 
 
-class ReportStage:
-    """Measures the winner from its exported files, and how well the score ranked where labels can tell."""
+class ReportStage(Generic[Ctx]):
+    """Measures the winner from its exported files, and what else a method has to say for itself.
+
+    Args:
+        finalists: the networks of a job, the winner first.
+        judge: further outputs of the report.
+    """
 
     name = "report"
 
-    def run(self, ctx: SearchContext) -> Json:
-        """Returns the holdout accuracy and how well measures rank; None without labels."""
-        winner = finalists(ctx)[0]
-        judgement = None
-        try:
-            judgement = _judge_by_probe(ctx)
-        except BudgetReached:
-            ctx.warn("budget_reached", "The time was up before the score could be judged.")
-        return {
-            "holdout": self._holdout(ctx, winner),
-            "rank_correlation": judgement,
-            "rank_correlation_retrained": judge_by_retraining(ctx),
-        }
+    def __init__(
+        self, finalists: Callable[[Ctx], list[Finalist]], judge: Callable[[Ctx], Json] = lambda ctx: {}
+    ) -> None:
+        self._finalists = finalists
+        self._judge = judge
 
-    def _holdout(self, ctx: SearchContext, winner: Finalist) -> Json | None:
-        """Accuracy of the exported winner; the only place that reads the holdout."""
-        labels = ctx.dataset.labels
-        if labels is None or winner.val is None:
-            return None
-        data = labels.of(ctx.dataset.holdout)
-        network = model.load(export_folder(ctx, winner.n)).to(ctx.compute.device)
-        correct = count_correct(network, data, ctx.compute, EVAL_BATCH, ctx.poll_to_finish)
-        accuracy = correct / len(data)
-        write_finalist(ctx, winner, holdout=accuracy)
-        low, high = wilson_interval(correct, len(data))
-        return {
-            "candidate_n": winner.n,
-            "accuracy": accuracy,
-            "correct": correct,
-            "images": len(data),
-            "low": low,
-            "high": high,
-            "level": LEVEL,
-        }
+    def run(self, ctx: Ctx) -> Json:
+        """Returns the holdout accuracy, None without labels, and what ``judge`` gives."""
+        winner = self._finalists(ctx)[0]
+        judgement = self._judge(ctx)
+        return {"holdout": _holdout(ctx, winner), **judgement}
+
+
+def _holdout(ctx: DeliveryContext, winner: Finalist) -> Json | None:
+    """Accuracy of the exported winner; the only place that reads the holdout."""
+    labels = ctx.dataset.labels
+    if labels is None or winner.val is None:
+        return None
+    data = labels.of(ctx.dataset.holdout)
+    network = model.load(export_folder(ctx, winner.n)).to(ctx.compute.device)
+    correct = count_correct(network, data, ctx.compute, EVAL_BATCH, ctx.poll_to_finish)
+    accuracy = correct / len(data)
+    write_finalist(ctx, winner, holdout=accuracy)
+    low, high = wilson_interval(correct, len(data))
+    return {
+        "candidate_n": winner.n,
+        "accuracy": accuracy,
+        "correct": correct,
+        "images": len(data),
+        "low": low,
+        "high": high,
+        "level": LEVEL,
+    }
+
+
+def judge_scores(ctx: SearchContext) -> Json:
+    """How well label-free measures ranked, by a probe and by the retrained networks; None without labels."""
+    by_probe = None
+    try:
+        by_probe = _judge_by_probe(ctx)
+    except BudgetReached:
+        ctx.warn("budget_reached", "The time was up before the score could be judged.")
+    return {"rank_correlation": by_probe, "rank_correlation_retrained": judge_by_retraining(ctx)}
 
 
 def _judge_by_probe(ctx: SearchContext) -> Json | None:

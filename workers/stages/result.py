@@ -1,11 +1,15 @@
-"""The result of a search: one JSON document, the files, and what retraining gave."""
+"""The result of a job that delivers networks: one JSON document, the files, and what training gave."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from models.export import ARCHITECTURE_FILE, MODEL_FILE, WEIGHTS_FILE
 from workers.protocol import Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
-from workers.stages.export import EXPORT_FILES, Finalist, exported_name, finalists
+from workers.stages.delivery_context import DeliveryContext
+from workers.stages.export import EXPORT_FILES, exported_name
+from workers.stages.finalists import Finalist, search_finalists
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
 from workers.stages.teacher import TEACHER_FILE
@@ -19,36 +23,61 @@ _MEDIA_TYPES = {
 
 
 def search_result(ctx: SearchContext) -> Result:
-    """Collect what the stages have left."""
+    """Collect what the stages of a search of architectures have left."""
     search, report = ctx.outputs["search"], ctx.outputs["report"]
-    networks = finalists(ctx)
-    holdout = report["holdout"]["accuracy"] if report["holdout"] else None
+    adapters = [(PROJECTOR_FILE, "projector"), (DECODER_FILE, "decoder")]
+    further: Json = {name: search[name] for name in ("evaluations", "scores", "baseline")}
+    further |= {name: report[name] for name in ("rank_correlation", "rank_correlation_retrained")}
+    return delivered(
+        ctx,
+        search_finalists(ctx),
+        further,
+        shared=[(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet"), *adapters],
+        digests={name: ctx.outputs[name]["digest"] for name in ("teacher", "supernet")},
+    )
+
+
+def delivered(
+    ctx: DeliveryContext,
+    networks: Sequence[Finalist],
+    further: Json,
+    *,
+    shared: Iterable[tuple[str, str]],
+    digests: Mapping[str, str | None],
+) -> Result:
+    """The result of a job that delivers networks.
+
+    Args:
+        ctx: after the report.
+        networks: the winner first.
+        further: what the method adds to the document.
+        shared: names and kinds of files that belong to no single network; those that are not there are left out.
+        digests: of weights by what they are of.
+    """
+    search, measured = ctx.outputs["search"], ctx.outputs["report"]["holdout"]
+    holdout = measured["accuracy"] if measured else None
     proofs = ctx.outputs["export"]["proofs"]
     stop_reason = "budget" if ctx.budget_reached else search["stop_reason"]
-    return Result(
-        result={
-            "best": _best(ctx, networks[0], holdout),
-            "pareto_size": len(search["front"]),
-            "stop_reason": stop_reason,
-            "evaluations": search["evaluations"],
-            "scores": search["scores"],
-            "holdout": report["holdout"],
-            "baseline": search["baseline"],
-            "rank_correlation": report["rank_correlation"],
-            "rank_correlation_retrained": report["rank_correlation_retrained"],
-            "parity": {
-                "max_abs_diff": max(proof["max_abs_diff"] for proof in proofs),
-                "max_scaled_diff": max(proof["max_scaled_diff"] for proof in proofs),
-                "tolerance": proofs[0]["tolerance"],
-                "images": proofs[0]["images"],
-                "networks": len(proofs),
-            },
-            "images": ctx.outputs["data"]["images"],
-            "digests": {name: ctx.outputs[name]["digest"] for name in ("teacher", "supernet")},
-            "timings": {stage: round(seconds, 3) for stage, seconds in ctx.timings.items()},
+    document = {
+        "best": _best(ctx, networks[0], holdout),
+        "pareto_size": len(search["front"]),
+        "stop_reason": stop_reason,
+        "holdout": measured,
+        "parity": {
+            "max_abs_diff": max(proof["max_abs_diff"] for proof in proofs),
+            "max_scaled_diff": max(proof["max_scaled_diff"] for proof in proofs),
+            "tolerance": proofs[0]["tolerance"],
+            "images": proofs[0]["images"],
+            "networks": len(proofs),
         },
+        "images": ctx.outputs["data"]["images"],
+        "digests": dict(digests),
+        "timings": {stage: round(seconds, 3) for stage, seconds in ctx.timings.items()},
+    }
+    return Result(
+        result={**document, **further},
         stop_reason=stop_reason,
-        artifacts=_artifacts(ctx, networks),
+        artifacts=[*_exported(ctx, networks), *_shared(ctx, shared)],
         accuracies=[
             Accuracy(
                 candidate_n=network.n,
@@ -60,7 +89,7 @@ def search_result(ctx: SearchContext) -> Result:
     )
 
 
-def _best(ctx: SearchContext, winner: Finalist, holdout: float | None) -> Json:
+def _best(ctx: DeliveryContext, winner: Finalist, holdout: float | None) -> Json:
     return {
         "candidate_n": winner.n,
         "genotype": list(winner.architecture.genotype),
@@ -70,23 +99,23 @@ def _best(ctx: SearchContext, winner: Finalist, holdout: float | None) -> Json:
     }
 
 
-def _artifacts(ctx: SearchContext, networks: list[Finalist]) -> list[ArtifactRef]:
-    """Files of each finalist, and the weights that the whole search shares."""
-    artifacts = [
+def _exported(ctx: DeliveryContext, networks: Sequence[Finalist]) -> list[ArtifactRef]:
+    """Files of each finalist."""
+    return [
         _artifact(ctx, exported_name(network.n, file), file, _KINDS[file], _MEDIA_TYPES[file], network.n)
         for network in networks
         for file in EXPORT_FILES
     ]
-    shared = [(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet")]
-    adapters = [(PROJECTOR_FILE, "projector"), (DECODER_FILE, "decoder")]
-    shared += [(name, kind) for name, kind in adapters if ctx.file(name) is not None]
-    for name, kind in shared:
-        artifacts.append(_artifact(ctx, name, name, kind, _MEDIA_TYPES[WEIGHTS_FILE], None))
-    return artifacts
+
+
+def _shared(ctx: DeliveryContext, files: Iterable[tuple[str, str]]) -> list[ArtifactRef]:
+    """The weights that the whole job shares."""
+    media_type = _MEDIA_TYPES[WEIGHTS_FILE]
+    return [_artifact(ctx, name, name, kind, media_type, None) for name, kind in files if ctx.file(name) is not None]
 
 
 def _artifact(
-    ctx: SearchContext, kept_as: str, name: str, kind: str, media_type: str, candidate_n: int | None
+    ctx: DeliveryContext, kept_as: str, name: str, kind: str, media_type: str, candidate_n: int | None
 ) -> ArtifactRef:
     written = ctx.file(kept_as)
     assert written is not None, f"the stages keep {kept_as}"

@@ -8,26 +8,15 @@ from timm.models.vision_transformer import VisionTransformer
 
 from models.architecture import Architecture
 from models.extract import build_timm, extract_state, load_backbone
-from service.jobs.spec import RetrainSpec
 from workers.data.dataset import LabelledSet, Labels
 from workers.stages.context import BudgetReached, Json
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import SUPERNET_FILE
-from workers.stages.training import Optim, metrics_every, train
-from workers.training.augment import Augmentation
-from workers.training.compute import Compute
-from workers.training.crops import RandomCrop
-from workers.training.engine import TrainingLoop
+from workers.stages.supervised import EVAL_BATCH, supervised_loop
+from workers.stages.training import Optim, train
 from workers.training.files import load_parameters, read_tensors, write_tensors
-from workers.training.mixing import Mixing
-from workers.training.optimizer import build_adamw, layer_rate_scales
-from workers.training.randaugment import RandAugment
-from workers.training.schedule import BatchOrder, WarmupCosine
-from workers.training.stochastic_depth import StochasticDepth
 from workers.training.streams import PathPart, torch_stream
-from workers.training.supervised import LabelledBatch, LabelledBatches, Supervised, count_correct
-
-EVAL_BATCH = 256
+from workers.training.supervised import count_correct
 
 
 def retrained_file(n: int) -> str:
@@ -93,81 +82,6 @@ def _train(
     loop = supervised_loop(network, data, spec, optim, ctx.compute, seed=ctx.seed, stage=stream)
     train(ctx, loop, batch_size=optim.batch_size, state={"networks": done}, part=len(done), parts=total)
     return network
-
-
-def supervised_loop(
-    network: VisionTransformer,
-    data: LabelledSet,
-    spec: RetrainSpec,
-    optim: Optim,
-    compute: Compute,
-    *,
-    seed: int,
-    stage: tuple[PathPart, ...],
-) -> TrainingLoop[LabelledBatch]:
-    """The training of one network by a filled recipe.
-
-    Args:
-        network: trained in place, on the device.
-        data: to train on.
-        spec: the recipe.
-        optim: of the same recipe, for these images.
-        compute: device and precision.
-        seed: of the run.
-        stage: names the streams of this training.
-    """
-    assert spec.layer_decay is not None, "filled by service.jobs.resolve"
-    assert spec.min_lr is not None, "filled by service.jobs.resolve"
-    assert spec.repeats is not None, "filled by service.jobs.resolve"
-    order = BatchOrder(len(data), optim.batch_size, seed, stage, min(spec.repeats, optim.batch_size))
-    total_steps = optim.epochs * order.steps_per_epoch
-    names = [name for name, _ in network.named_parameters()]
-    return TrainingLoop(
-        objective=Supervised(
-            network,
-            label_smoothing=spec.label_smoothing,
-            stochastic_depth=StochasticDepth(network, spec.drop_path, seed, stage) if spec.drop_path else None,
-        ),
-        batches=LabelledBatches(data, order, _augmentation(spec), _mixing(spec), compute),
-        optimizer=build_adamw(
-            network.named_parameters(),
-            weight_decay=spec.weight_decay,
-            betas=spec.betas,
-            rate_scales=layer_rate_scales(names, len(network.blocks), spec.layer_decay),
-        ),
-        schedule=WarmupCosine.of_share(optim.lr, optim.warmup_fraction, total_steps, spec.min_lr),
-        compute=compute,
-        clip_grad=spec.clip_grad,
-        metrics_every=metrics_every(total_steps),
-    )
-
-
-def _augmentation(spec: RetrainSpec) -> Augmentation:
-    assert spec.max_shift is not None, "filled by service.jobs.resolve"
-    assert spec.crop_scale is not None, "filled by service.jobs.resolve"
-    assert spec.horizontal_flip is not None, "filled by service.jobs.resolve"
-    assert spec.randaugment_ops is not None, "filled by service.jobs.resolve"
-    assert spec.randaugment_magnitude is not None, "filled by service.jobs.resolve"
-    assert spec.color_jitter is not None, "filled by service.jobs.resolve"
-    assert spec.erasing is not None, "filled by service.jobs.resolve"
-    return Augmentation(
-        max_shift=spec.max_shift,
-        crop=RandomCrop(spec.crop_scale, spec.horizontal_flip),
-        randaugment=RandAugment(spec.randaugment_ops, spec.randaugment_magnitude, spec.randaugment_std),
-        color_jitter=spec.color_jitter,
-        erasing=spec.erasing,
-    )
-
-
-def _mixing(spec: RetrainSpec) -> Mixing:
-    assert spec.mixup is not None, "filled by service.jobs.resolve"
-    assert spec.cutmix is not None, "filled by service.jobs.resolve"
-    return Mixing(
-        mixup=spec.mixup,
-        cutmix=spec.cutmix,
-        probability=spec.mix_probability,
-        cutmix_share=spec.cutmix_share,
-    )
 
 
 def _fresh(ctx: SearchContext, arch: Architecture, stream: tuple[PathPart, ...]) -> VisionTransformer:

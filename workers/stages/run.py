@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from service.db.models import JobKind
 from service.errors import BudgetExhausted
@@ -12,9 +12,11 @@ from workers.protocol import Result, Start
 from workers.stages.context import BudgetReached, Json
 from workers.stages.data import DataStage
 from workers.stages.dataset_import import import_dataset_job
+from workers.stages.delivery_context import DeliveryContext
 from workers.stages.estimate import Estimator, planned_work
 from workers.stages.export import ExportStage
-from workers.stages.report import ReportStage
+from workers.stages.finalists import search_finalists
+from workers.stages.report import ReportStage, judge_scores
 from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
 from workers.stages.search import SearchStage
@@ -23,21 +25,24 @@ from workers.stages.supernet import SupernetStage
 from workers.stages.teacher import TeacherStage
 from workers.stages.teacher_import import import_teacher_job
 
+Ctx = TypeVar("Ctx", bound=DeliveryContext)
+Ctx_contra = TypeVar("Ctx_contra", bound=DeliveryContext, contravariant=True)
 
-class Stage(Protocol):
-    """A resumable part of a search."""
+
+class Stage(Protocol[Ctx_contra]):
+    """A resumable part of a job."""
 
     @property
     def name(self) -> str:
         """As users see it."""
         ...
 
-    def run(self, ctx: SearchContext) -> Json:
+    def run(self, ctx: Ctx_contra) -> Json:
         """Do the stage's work, from ``ctx.state`` on, and return its outputs."""
         ...
 
 
-def search_stages() -> tuple[Stage, ...]:
+def search_stages() -> tuple[Stage[SearchContext], ...]:
     """The stages of a search in order."""
     return (
         DataStage(),
@@ -45,8 +50,8 @@ def search_stages() -> tuple[Stage, ...]:
         SupernetStage(),
         SearchStage(),
         RetrainStage(),
-        ExportStage(),
-        ReportStage(),
+        ExportStage(search_finalists),
+        ReportStage(search_finalists, judge_scores),
     )
 
 
@@ -67,16 +72,16 @@ def run_job(start: Start, channel: Channel) -> Result:
     if kind is JobKind.TEACHER_IMPORT:
         return import_teacher_job(start, channel)
     ctx = SearchContext(start, channel)
-    _run_stages(ctx, search_stages())
+    _run_stages(ctx, search_stages(), planned_work)
     return search_result(ctx)
 
 
-def _run_stages(ctx: SearchContext, stages: Sequence[Stage]) -> None:
+def _run_stages(ctx: Ctx, stages: Sequence[Stage[Ctx]], work: Callable[[Ctx], dict[str, float]]) -> None:
     for stage in stages:
         if stage.name in ctx.outputs:
             continue
         if DataStage.name in ctx.outputs and ctx.estimator is None:
-            ctx.estimator = Estimator(planned_work(ctx))
+            ctx.estimator = Estimator(work(ctx))
         ctx.enter(stage.name)
         try:
             outputs = ctx.take_over() if stage.name in ctx.start.adopted else stage.run(ctx)

@@ -15,7 +15,7 @@ from service.jobs.resolve.retrain import resolve_retrain
 from service.jobs.spec import RetrainSpec
 from tests.unit.workers.training.toys import CPU, TEACHER, Interrupt, Watcher, images
 from workers.data.dataset import LabelledSet
-from workers.stages.retrain import supervised_loop
+from workers.stages.supervised import supervised_loop
 from workers.stages.training import Optim
 from workers.training.engine import TrainingLoop
 from workers.training.files import load_parameters

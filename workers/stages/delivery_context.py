@@ -1,0 +1,108 @@
+"""The context of a job that reads a dataset and may end with networks that leave the service."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+
+from models.architecture import Architecture
+from search.constraints import Constraint
+from search.cost import cost
+from service.jobs.resolve import constraints_of
+from service.jobs.spec import ConstraintSpec, DatasetRef
+from workers.channel import Channel
+from workers.data.dataset import Dataset, DatasetRequest, open_dataset
+from workers.protocol import DATASET_INPUT, Start
+from workers.stages.context import Context, Json
+from workers.training.files import describe_file
+
+
+class DatasetContext(Context):
+    """A job on a dataset, in the form that its networks take.
+
+    Args:
+        start: the supervisor's order.
+        channel: for reports.
+        dataset: the part of the spec that names it.
+        size: side of the square images in pixels.
+        channels: of the images, 1 or 3.
+        precision: see ``workers.training.compute``.
+
+    Attributes:
+        labelled: whether the job may read labels, and there are some.
+    """
+
+    def __init__(
+        self, start: Start, channel: Channel, *, dataset: DatasetRef, size: int, channels: int, precision: str
+    ) -> None:
+        super().__init__(start, channel, precision=precision)
+        self.labelled: bool = dataset.labels == "auto" and start.dataset["labelled"]
+        blobs = {ref.name: Path(ref.path) for ref in start.inputs}
+        self._request = DatasetRequest(
+            digest=start.dataset["digest"],
+            blob=blobs.get(DATASET_INPUT),
+            size=size,
+            channels=channels,
+            val_fraction=dataset.val_fraction,
+            holdout_fraction=dataset.holdout_fraction,
+            use_labels=self.labelled,
+            threads=start.threads,
+        )
+
+    @property
+    def seed(self) -> int:
+        """Seed of all streams."""
+        return self.start.seed
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The job's dataset, decoded when no job of this host has done so before.
+
+        Raises:
+            DatasetInvalid: see ``workers.data.dataset``.
+        """
+        return open_dataset(self._request, Path(self.start.cache_dir) / "pixels", poll=self.poll)
+
+
+class DeliveryContext(DatasetContext):
+    """A job whose networks leave the service.
+
+    Args:
+        start, channel, dataset, size, channels, precision: see :class:`DatasetContext`.
+        constraints: of the spec.
+        classes: see below.
+
+    Attributes:
+        constraints: limits on the deployed network.
+        classes: names of what deployed networks tell apart; empty when they have no head.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        channel: Channel,
+        *,
+        dataset: DatasetRef,
+        size: int,
+        channels: int,
+        precision: str,
+        constraints: list[ConstraintSpec],
+        classes: tuple[str, ...],
+    ) -> None:
+        super().__init__(start, channel, dataset=dataset, size=size, channels=channels, precision=precision)
+        self.constraints: tuple[Constraint, ...] = constraints_of(constraints)
+        self.classes = classes
+
+    def take_over(self) -> Json:
+        """Outputs of a stage that an earlier job has run, whose files are then kept as if this one had written them."""
+        for blob in self.start.inputs:
+            if blob.name != DATASET_INPUT and self.file(blob.name) is None:
+                shutil.copyfile(blob.path, self.path(blob.name))
+                self.keep(describe_file(self.path(blob.name)))
+        return self.start.adopted[self.stage]
+
+    def costs(self, arch: Architecture) -> dict[str, float]:
+        """Costs of an architecture as it would be deployed, by metric name."""
+        deployed = cost(arch.with_classes(len(self.classes)))
+        return {"params_m": deployed.params_m, "gmacs": deployed.gmacs}
