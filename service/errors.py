@@ -166,6 +166,12 @@ class ConstraintUnsatisfiable(ServiceError):
     status, code, title = 422, "constraint_unsatisfiable", "No network of the space meets the limits"
 
 
+class UnknownWidth(ServiceError):
+    """A slimmable network has no such width, or does not offer it; carries the widths that it offers."""
+
+    status, code, title = 422, "unknown_width", "No such width"
+
+
 class IdempotencyKeyReuse(ServiceError):
     """The key was used before with another body."""
 

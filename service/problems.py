@@ -29,7 +29,7 @@ from service.errors import (
 )
 from service.ids import BadId
 from service.openapi import PROBLEM_JSON, describe_operation, describe_path
-from service.validation import error_item, pointer
+from service.validation import error_item
 
 log = structlog.get_logger(__name__)
 
@@ -121,7 +121,7 @@ def _item(request: Request, operation: Mapping[str, Any], found: Mapping[str, An
     if source == "body":
         content = operation.get("requestBody", {}).get("content", {})
         schema = content.get("application/json", {}).get("schema", {})
-        return error_item(found, pointer(location), location, {**components, **schema})
+        return error_item(found, "", location, {**components, **schema})
     name = str(location[0])
     schema = next((p["schema"] for p in operation.get("parameters", ()) if p["name"].lower() == name.lower()), {})
     return error_item(found, name, location[1:], {**components, **schema})

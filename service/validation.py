@@ -56,11 +56,15 @@ def error_item(error: Mapping[str, Any], where: str, location: Sequence[str | in
 
     Args:
         error: an entry of ``ValidationError.errors()``.
-        where: the item's pointer.
-        location: from the document that ``schema`` describes to the value at fault.
+        where: pointer of the document that ``schema`` describes.
+        location: from that document to the value at fault, as pydantic tells it.
         schema: with its ``$defs`` or ``components`` inside.
     """
     kind = error["type"]
+    if kind in _TAG_ERRORS:
+        return _tag_item(error, where, schema)
+    location, schema = _read(location, schema, is_whole=kind in _NAMES_NO_FORM)
+    where += pointer(location)
     code = _CODES.get(kind, "wrong_type" if kind.endswith(("_type", "_parsing")) else kind)
     if code == "unknown_field":
         names = sorted(_at(schema, schema, location[:-1]).get("properties", {}))
@@ -72,6 +76,23 @@ def error_item(error: Mapping[str, Any], where: str, location: Sequence[str | in
     return ErrorItem(where, code, detail, _allowed(_at(schema, schema, location)))
 
 
+_TAG_ERRORS = {"union_tag_invalid": "not_allowed", "union_tag_not_found": "missing"}
+
+_NAMES_NO_FORM = ("extra_forbidden", "missing")
+"""Faults whose location ends with a name that a schema need not know."""
+
+
+def _tag_item(error: Mapping[str, Any], where: str, schema: Schema) -> ErrorItem:
+    """A field that says which form of several a document has is missing, or names none of them."""
+    told = schema["discriminator"]
+    name, allowed = told["propertyName"], sorted(told["mapping"])
+    kind = error["type"]
+    detail = "this field is required"
+    if kind == "union_tag_invalid":
+        detail = f"there is no {name} {shortened(repr(error['ctx']['tag']))}"
+    return ErrorItem(f"{where}/{name}", _TAG_ERRORS[kind], detail, allowed)
+
+
 def _shown(value: Any) -> str:
     return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
@@ -79,31 +100,56 @@ def _shown(value: Any) -> str:
 def _at(root: Schema, schema: Schema, location: Sequence[str | int]) -> Schema:
     """The part of a schema that describes the value at ``location``; empty when the schema does not say."""
     schema = _resolve(root, schema)
-    if not location:
-        return schema
-    part = location[0]
+    for part in location:
+        schema = _resolve(root, _inside(schema, part) or {})
+    return schema
+
+
+def _inside(schema: Schema, part: str | int) -> Schema | None:
+    """What a schema says of one of its parts; None when it says nothing."""
     child = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
     if child is None and isinstance(schema.get("prefixItems"), list) and isinstance(part, int):
         child = schema["prefixItems"][part]
-    return _at(root, child, location[1:]) if isinstance(child, Mapping) else {}
+    return child if isinstance(child, Mapping) else None
+
+
+def _branches(root: Schema, schema: Schema) -> list[Schema]:
+    """The forms that a schema allows, references followed."""
+    while "$ref" in schema:
+        target: Any = root
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[name]
+        schema = target
+    forms = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return [found for form in forms for found in _branches(root, form)] if forms else [schema]
 
 
 def _resolve(root: Schema, schema: Schema) -> Schema:
-    """Follow references, and ``X or null`` to X."""
-    while True:
-        branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
-        if "$ref" in schema:
-            target: Any = root
-            for name in schema["$ref"].removeprefix("#/").split("/"):
-                target = target[name]
-            schema = target
-        elif len(branches) == 1:
-            schema = branches[0]
-        elif branches:
-            # Of several forms the object is the one that has parts to look into.
-            return next((found for b in branches if "properties" in (found := _resolve(root, b))), schema)
-        else:
-            return schema
+    """Follow references, and ``X or null`` to X; of several forms the object is the one with parts to look into."""
+    branches = [branch for branch in _branches(root, schema) if branch.get("type") != "null"]
+    if len(branches) == 1:
+        return branches[0]
+    return next((branch for branch in branches if "properties" in branch), schema)
+
+
+def _read(location: Sequence[str | int], schema: Schema, *, is_whole: bool) -> tuple[list[str | int], Schema]:
+    """A location without the names of the forms that pydantic has tried, and the schema that applies.
+
+    Pydantic puts the tag of a union's member, or the name of its type, into the location of a fault inside of it, where
+    the document has nothing of the kind. With a tag the member takes the place of the union.
+    """
+    chosen = schema.get("discriminator", {}).get("mapping", {})
+    if location and location[0] in chosen:
+        kept = {name: schema[name] for name in ("$defs", "components") if name in schema}
+        schema, location = {**kept, "$ref": chosen[location[0]]}, location[1:]
+    places: list[str | int] = []
+    forms = _branches(schema, schema)
+    for at, part in enumerate(location):
+        inside = [found for form in forms if (found := _inside(form, part)) is not None]
+        if inside or (is_whole and at == len(location) - 1):
+            places.append(part)
+            forms = [branch for found in inside for branch in _branches(schema, found)]
+    return places, schema
 
 
 def _allowed(schema: Schema) -> Any:

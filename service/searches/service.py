@@ -3,63 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from typing import assert_never
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from search.sampling import FeasibleSet
+from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.datasets.service import find_dataset
 from service.db.models import Job, JobKind
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
-from service.jobs.resolve import Resolved, constraints_of, resolve_search
+from service.jobs.resolve import Resolved, ResolvedSlimmable, constraints_of, resolve_search, resolve_slimmable
 from service.jobs.schemas import Notice
-from service.jobs.spec import SearchSpec
+from service.jobs.spec import AnySearchSpec, SearchSpec, SlimmableSpec
 from service.jobs.values import NewJob
-from service.searches.schemas import Feasibility, ReachableCost, SearchPreview
+from service.searches.schemas import Feasibility, ReachableCost, SearchPreview, WidthPreview
 from service.supernets.info import SupernetInfo
 from service.supernets.service import find_supernet
 from service.teachers.info import TeacherInfo
 from service.teachers.service import find_teacher
 
 
-async def start_search(session: AsyncSession, owner: str, asked: SearchSpec) -> Job:
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a search names by ids."""
+
+    dataset: DatasetInfo
+    supernet: SupernetInfo | None
+    teacher: TeacherInfo | None
+    init: TeacherInfo | None
+
+
+async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> Job:
     """Insert the job of a search. The caller commits.
 
     Raises:
-        ServiceError: whatever is wrong with the spec; see :func:`service.jobs.resolve.resolve_search`.
+        ServiceError: whatever is wrong with the spec; see :mod:`service.jobs.resolve`.
     """
-    dataset = await find_dataset(session, owner, asked.dataset.id)
+    named = await _named(session, owner, asked)
     # Limits are decided exactly, which may take seconds of processor time.
-    resolved = await asyncio.to_thread(resolve_search, asked, dataset, *await _named(session, owner, asked))
-    request = _new_job(owner, resolved, dataset)
-    job = await session.run_sync(transitions.enqueue, request)
+    resolved = await asyncio.to_thread(_resolve, asked, named)
+    job = await session.run_sync(transitions.enqueue, _new_job(owner, resolved.spec, named.dataset))
     job.warnings = [warning.to_json() for warning in resolved.warnings]
     await session.flush()
     return job
 
 
-async def preview_search(session: AsyncSession, owner: str, asked: SearchSpec) -> SearchPreview:
+async def preview_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> SearchPreview:
     """What :func:`start_search` would start; refuses what that would refuse."""
+    return await asyncio.to_thread(_preview, asked, await _named(session, owner, asked))
+
+
+async def _named(session: AsyncSession, owner: str, asked: AnySearchSpec) -> _Named:
     dataset = await find_dataset(session, owner, asked.dataset.id)
-    return await asyncio.to_thread(_preview, asked, dataset, *await _named(session, owner, asked))
-
-
-async def _named(
-    session: AsyncSession, owner: str, asked: SearchSpec
-) -> tuple[SupernetInfo | None, TeacherInfo | None]:
-    """Supernet and teacher that a search names by their ids.
-
-    A supernet that is taken over has its teacher's weights with it, so that one may be gone by now.
-    """
+    supernet = None
     if asked.warm_start is not None:
-        return await find_supernet(session, owner, asked.warm_start.supernet), None
-    return None, await find_teacher(session, owner, asked.teacher.id) if asked.teacher.id else None
+        supernet = await find_supernet(session, owner, asked.warm_start.supernet)
+    teacher, init = None, None
+    # A supernet of a space that is taken over has its teacher's weights with it, so that one may be gone by now.
+    comes_along = isinstance(asked, SearchSpec) and supernet is not None
+    if asked.teacher is not None and asked.teacher.id is not None and not comes_along:
+        teacher = await find_teacher(session, owner, asked.teacher.id, "/teacher/id")
+    if isinstance(asked, SlimmableSpec) and asked.init is not None and asked.init.teacher is not None:
+        init = await find_teacher(session, owner, asked.init.teacher, "/init/teacher")
+    return _Named(dataset, supernet, teacher, init)
 
 
-def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
-    spec = resolved.spec
-    assert spec.name is not None, "resolve_search fills the name"
+def _resolve(asked: AnySearchSpec, named: _Named) -> Resolved | ResolvedSlimmable:
+    match asked:
+        case SearchSpec():
+            return resolve_search(asked, named.dataset, named.supernet, named.teacher)
+        case SlimmableSpec():
+            return resolve_slimmable(asked, named.dataset, named.supernet, named.teacher, named.init)
+        case _:
+            assert_never(asked)
+
+
+def _new_job(owner: str, spec: AnySearchSpec, dataset: DatasetInfo) -> NewJob:
+    assert spec.name is not None, "resolving fills the name"
     return NewJob(
         owner=owner,
         kind=JobKind.SEARCH,
@@ -74,16 +97,40 @@ def _new_job(owner: str, resolved: Resolved, dataset: DatasetInfo) -> NewJob:
     )
 
 
-def _preview(
-    asked: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None, registered: TeacherInfo | None
-) -> SearchPreview:
-    resolved = resolve_search(asked, dataset, warm, registered)
-    windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
-    members = FeasibleSet(resolved.space, windows, resolved.num_classes).count
+def _preview(asked: AnySearchSpec, named: _Named) -> SearchPreview:
+    resolved = _resolve(asked, named)
+    widths: list[WidthPreview] = []
+    match resolved:
+        case Resolved(space=space):
+            windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
+            members = FeasibleSet(space, windows, resolved.num_classes).count
+            shown, feasible = space.to_json(), Feasibility(architectures=members, space_size=space.size())
+        case ResolvedSlimmable(net=net, within=within, served=served):
+            shown, feasible = net.to_json(), Feasibility(architectures=len(within), space_size=len(served))
+            widths = _widths(resolved)
+        case _:
+            assert_never(resolved)
     return SearchPreview(
         spec=resolved.spec.model_dump(mode="json"),
-        space=resolved.space.to_json(),
+        space=shown,
         reachable=[ReachableCost(metric=r.metric, min=r.min, max=r.max) for r in resolved.reachable],
-        feasible=Feasibility(architectures=members, space_size=resolved.space.size()),
+        feasible=feasible,
+        widths=widths,
         warnings=[Notice(**warning.to_json()) for warning in resolved.warnings],
     )
+
+
+def _widths(resolved: ResolvedSlimmable) -> list[WidthPreview]:
+    net = resolved.net
+    costs = WidthCosts(net, resolved.served)
+    return [
+        WidthPreview(
+            ratio=net.ratio(head_dim),
+            width=net.embed_dim(head_dim),
+            head_dim=head_dim,
+            trained=net.is_trained(head_dim),
+            feasible=head_dim in resolved.within,
+            **costs.of(head_dim),
+        )
+        for head_dim in resolved.served
+    ]

@@ -11,6 +11,42 @@ from service.ids import IdKind, format_id
 
 Json = dict[str, Any]
 
+SLIMMABLE_METHODS = ("scala", "usnet")
+"""Methods whose supernets have widths; the space of all others is one of architectures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedWidth:
+    """A width of a slimmable network that was measured, or that was trained.
+
+    Attributes:
+        ratio: share of the whole network's width.
+        width: channels of a token.
+        head_dim: channels of a head.
+        accuracy: on validation images, 0..1; None where nothing was measured.
+        interpolated: training did not sample it.
+        offered: it can be extracted.
+    """
+
+    ratio: float
+    width: int
+    head_dim: int
+    accuracy: float | None
+    interpolated: bool
+    offered: bool
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read an entry of ``info["widths"]``, which may tell more."""
+        return cls(**{name: document[name] for name in cls.__slots__})
+
+
+def widths_of(row: Supernet) -> tuple[ServedWidth, ...]:
+    """The widths of a slimmable network, the smallest first; none of other supernets."""
+    if row.method not in SLIMMABLE_METHODS:
+        return ()
+    return tuple(ServedWidth.from_json(width) for width in row.info["widths"])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetInfo:

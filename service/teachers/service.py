@@ -23,8 +23,8 @@ from service.teachers.repository import TeacherRepository
 _NAMED = 20
 
 
-async def find_teacher(session: AsyncSession, owner: str, reference: str) -> TeacherInfo:
-    """The teacher that a search names.
+async def find_teacher(session: AsyncSession, owner: str, reference: str, pointer: str) -> TeacherInfo:
+    """The teacher that a search names at ``pointer``.
 
     Raises:
         ValidationFailed: no such teacher.
@@ -37,9 +37,7 @@ async def find_teacher(session: AsyncSession, owner: str, reference: str) -> Tea
     if row is None:
         allowed = [format_id(IdKind.TEACHER, known.id) for known in await teachers.page(None, _NAMED)]
         detail = f"there is no teacher {shortened(reference)!r}; name one of GET /teachers by its id"
-        raise ValidationFailed(
-            f"teacher: {detail}.", errors=[ErrorItem("/teacher/id", "unknown_teacher", detail, allowed)]
-        )
+        raise ValidationFailed(f"{pointer}: {detail}.", errors=[ErrorItem(pointer, "unknown_teacher", detail, allowed)])
     return TeacherInfo.from_row(row)
 
 

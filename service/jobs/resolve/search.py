@@ -52,7 +52,7 @@ def resolve_search(
     """
     mode = retrain_mode(spec, dataset)
     warnings: list[ErrorItem] = []
-    train_images = train_images_of(spec, dataset)
+    train_images = train_images_of(spec.dataset, dataset)
     if warm is None:
         space = resolve_space(spec.space, dataset)
         if spec.widths is not None:
@@ -69,7 +69,7 @@ def resolve_search(
         warnings += check_window(spec, warm)
     num_classes = len(dataset.classes) if mode != "none" else 0
     retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
-    val_images = val_images_of(spec, dataset)
+    val_images = val_images_of(spec.dataset, dataset)
     search = resolve_evaluation(spec.search, supernet, space.largest(), width, val_images, warnings)
     reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
     warnings += check_limits(spec.constraints, space, num_classes, reachable)

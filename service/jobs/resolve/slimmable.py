@@ -85,7 +85,7 @@ def resolve_slimmable(
     warnings: list[ErrorItem] = []
     _check_labels(spec, dataset)
     _check_start(spec)
-    train_images = train_images_of(spec, dataset)
+    train_images = train_images_of(spec.dataset, dataset)
     trained = _trained(spec, warm, dataset)
     network = resolve_network(spec.network, dataset, _fixed(spec, trained, warm, init))
     largest = network_of(network)

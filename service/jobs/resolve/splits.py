@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
-from service.jobs.spec import JobSpec
+from service.jobs.spec import DatasetRef
 
 
-def train_images_of(spec: JobSpec, dataset: DatasetInfo) -> int:
+def train_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
     """Images that are left to train on.
 
     Raises:
         ValidationFailed: fewer than two.
     """
     divisible = dataset.images - dataset.test_images - dataset.val_images
-    holdout = 0 if dataset.test_images else max(1, round(spec.dataset.holdout_fraction * divisible))
-    count = divisible - holdout - (0 if dataset.val_images else val_images_of(spec, dataset))
+    holdout = 0 if dataset.test_images else max(1, round(asked.holdout_fraction * divisible))
+    count = divisible - holdout - (0 if dataset.val_images else val_images_of(asked, dataset))
     if count < 2:
         raise ValidationFailed(
             f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
@@ -24,7 +24,7 @@ def train_images_of(spec: JobSpec, dataset: DatasetInfo) -> int:
     return count
 
 
-def val_images_of(spec: JobSpec, dataset: DatasetInfo) -> int:
+def val_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
     """Images that networks are ranked on."""
     divisible = dataset.images - dataset.test_images - dataset.val_images
-    return dataset.val_images or max(1, round(spec.dataset.val_fraction * divisible))
+    return dataset.val_images or max(1, round(asked.val_fraction * divisible))

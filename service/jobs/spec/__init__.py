@@ -5,6 +5,8 @@ such field from the dataset and the space, and the filled spec is what the job s
 filled spec is itself a valid body, so any job can be repeated from what it shows.
 """
 
+from typing import TypeAlias
+
 from service.jobs.spec.base import OptimSpec, Spec
 from service.jobs.spec.common import MAX_SEED, BudgetSpec, JobSpec, ResourcesSpec, RetrySpec, WarmStartSpec
 from service.jobs.spec.data import DatasetRef, ImportSpec
@@ -43,10 +45,14 @@ from service.jobs.spec.supernets import (
 )
 from service.jobs.spec.teacher import PretrainSpec, TeacherArchitecture, TeacherImportSpec, TeacherSource, TeacherSpec
 
+AnySearchSpec: TypeAlias = SearchSpec | SlimmableSpec
+"""The body of a search; `method` says which."""
+
 __all__ = [
     "EVERY",
     "MAX_SEED",
     "AfterEpochs",
+    "AnySearchSpec",
     "BudgetSpec",
     "ConstraintMetric",
     "ConstraintSpec",

@@ -6,8 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.architecture import MAX_HEADS
 from search.constraints import MAX_LIMIT
 from service.jobs.spec.base import Spec, short_form
+from service.jobs.spec.common import MAX_SEED
 from service.jobs.spec.data import DatasetRef
 
 _Limit = Annotated[float, Field(gt=0, le=MAX_LIMIT)]
@@ -64,8 +66,11 @@ class SupernetImportSpec(Spec):
     smallest: float | None = Field(
         None, gt=0, lt=1, description="The least width that was trained; the checkpoint's own unless given."
     )
-    step: Annotated[float, Field(gt=0, lt=1)] | Literal["every"] | None = Field(
-        None, description="From one trained width to the next; the checkpoint's own unless given."
+    step: float | None = Field(
+        None, gt=0, lt=1, description="From one trained width to the next; the checkpoint's own unless given."
+    )
+    num_heads: int | None = Field(
+        None, ge=1, le=MAX_HEADS, description="Attention heads of each block; the checkpoint's own unless given."
     )
     dataset: Annotated[DatasetRef, short_form("id", DatasetRef)] | None = Field(
         None, description="Labelled images with the checkpoint's classes, in its order, to measure the widths on."
@@ -78,7 +83,7 @@ class TransferRequest(Spec):
     dataset: Annotated[DatasetRef, short_form("id", DatasetRef)]
     k: int = Field(20, ge=1, le=1000, description="Nearest neighbours that vote.")
     batch_size: int = Field(256, ge=1, le=65_536)
-    seed: int = Field(0, ge=0, le=2**53 - 1)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
 
 
 class TransferSpec(TransferRequest):
