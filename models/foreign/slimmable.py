@@ -230,6 +230,11 @@ def _share(
 
 def _check_hidden_widths(net: Slimmable, hidden: int) -> None:
     """Subnets truncate hidden widths from their own width here, from the whole hidden width in the released code."""
+    try:
+        net.architecture(net.smallest)
+    except ArchitectureError as error:
+        allowed = f"a width at which MLPs keep a channel of the {hidden} that the whole network has"
+        raise SlimmableError(FieldProblem("/smallest", net.ratio(net.smallest), allowed)) from error
     unlike = [dim for dim in net.served if net.architecture(dim).mlp_dims[0] != int(net.ratio(dim) * hidden)]
     if unlike:
         raise NotRecognised(

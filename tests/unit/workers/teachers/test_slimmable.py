@@ -125,6 +125,16 @@ def test_widths_that_no_network_here_has_are_refused(
     assert len(error.detail) < 500
 
 
+def test_mlps_that_vanish_at_the_smallest_width_are_refused(tmp_path: Path) -> None:
+    state = scala_state()
+    for i in range(2):
+        names = [f"blocks.{i}.mlp.fc1.weight", f"blocks.{i}.mlp.fc1.bias", f"blocks.{i}.mlp.fc2.weight"]
+        state |= {name: state[name][..., :2] if "fc2" in name else state[name][:2] for name in names}
+    error = refused(saved(tmp_path, scala_checkpoint(state)))
+    assert [item.pointer for item in error.errors] == ["/smallest"]
+    assert "MLPs keep a channel" in error.detail
+
+
 def test_without_a_distillation_token_any_smallest_width_is_read(tmp_path: Path) -> None:
     document = scala_checkpoint(scala_state(distilled=False), smallest_ratio=0.5)
     assert read_slimmable(saved(tmp_path, document)).net.head_dims == (8, 10, 12, 14, 16)
