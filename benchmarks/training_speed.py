@@ -118,6 +118,7 @@ def make_cases(space: Space, compute: Compute) -> list[Case]:
     )
     subjects: dict[str, tuple[Measure, ...]] = {
         "consistency": (Measure.CONSISTENCY,),
+        "and effective rank": (Measure.CONSISTENCY, Measure.EFFECTIVE_RANK),
         "and bare tokens, features": (Measure.CONSISTENCY, Measure.CONSISTENCY_BARE, Measure.FEATURE),
         "and reconstruction": tuple(Measure),
     }

@@ -9,12 +9,13 @@ from enum import StrEnum
 
 
 class Measure(StrEnum):
-    """A label-free figure of a subnet with the supernet's weights; larger is better, 0 is perfect."""
+    """A label-free figure of a subnet with the supernet's weights; larger is better."""
 
     CONSISTENCY = "consistency"  # relations of projected tokens against the teacher's
     CONSISTENCY_BARE = "consistency_bare"  # relations of the student's own tokens against the teacher's
     RECONSTRUCTION = "reconstruction"  # minus the loss at masked pixels
     FEATURE = "feature"  # minus the distillation loss
+    EFFECTIVE_RANK = "effective_rank"  # directions in which its image features vary; looks at no teacher
 
 
 class Control(StrEnum):

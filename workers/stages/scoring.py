@@ -1,7 +1,7 @@
 """Measures subnets without labels: on fixed images under fixed masks, against the teacher's side kept in memory.
 
 All candidates see the same images and masks, so their measures differ by the networks alone and never change. One
-forward pass of the subnet gives all of them; all are larger when better, and at most 0:
+forward pass of the subnet gives all of them; all are larger when better, and but for the last one at most 0:
 
 * ``consistency``: agreement of token relations with the teacher's, of the *projected* student tokens and the
   layer-normalised teacher tokens: the two sides that distillation brings together. A student's own channels are fixed
@@ -10,6 +10,8 @@ forward pass of the subnet gives all of them; all are larger when better, and at
 * ``reconstruction``: minus the loss at the masked pixels, through the decoder of the supernet's training.
 * ``feature``: minus the distillation loss. Narrow students have fewer columns of the projector, which it does not tell
   from worse features.
+* ``effective_rank``: directions in which the features of the images vary, the means over visible patches after the
+  final norm; 1 to d. It asks no teacher.
 
 Relations may be compared after several shares of the blocks. The projector was trained after one of them alone (the
 last, unless distillation read another), and is nevertheless applied to all: each block only adds to the residual
@@ -35,6 +37,7 @@ from models.architecture import Architecture
 from models.distill import DistillConfig, FeatureProjector, distillation_target, feature_loss
 from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss, visible_patches
 from models.relations import block_at, consistency_score, log_relations
+from models.spectrum import Moments, effective_rank
 from models.supernet import Supernet
 from models.teacher import FrozenTeacher
 from search.measures import Measure
@@ -46,6 +49,9 @@ Positions = NDArray[np.int64]
 
 Measures = dict[str, float | None]
 """By name; None where a measure is no finite number."""
+
+
+_WITHOUT_TEACHER = {Measure.RECONSTRUCTION, Measure.EFFECTIVE_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +147,22 @@ class MeasureScorer:
     def score(
         self, arch: Architecture, measures: Sequence[Measure], poll: Callable[[], None] = lambda: None
     ) -> Measures:
-        """Means over images, masks and depths of the asked measures, by name; ``poll`` is called after each batch."""
-        totals = torch.zeros(len(measures), dtype=torch.float64)
+        """The asked measures by name, means over images, masks and depths; ``poll`` is called after each batch."""
+        averaged = [measure for measure in measures if measure is not Measure.EFFECTIVE_RANK]
+        moments = Moments() if len(averaged) < len(measures) else None
+        totals = torch.zeros(len(averaged), dtype=torch.float64)
         for view in self._views if measures else ():
-            totals += self._sums(view, arch.with_classes(0), measures).cpu()
+            totals += self._sums(view, arch.with_classes(0), averaged, moments).cpu()
             poll()
         means = (totals / (len(self._images) * self._settings.mask_seeds)).tolist()
-        found = zip(measures, means, strict=True)
-        return {measure.value: mean if math.isfinite(mean) else None for measure, mean in found}
+        found = dict(zip(averaged, means, strict=True))
+        if moments is not None:
+            found[Measure.EFFECTIVE_RANK] = effective_rank(moments.covariance())
+        return {measure.value: found[measure] if math.isfinite(found[measure]) else None for measure in measures}
 
-    def _sums(self, view: _View, arch: Architecture, measures: Sequence[Measure]) -> Tensor:
-        """Sums over the images of a batch, float64, one of each measure."""
-        parts, wanted = self._parts, set(measures)
+    def _sums(self, view: _View, arch: Architecture, measures: Sequence[Measure], moments: Moments | None) -> Tensor:
+        """Sums over the images of a batch, float64, one of each measure; their features go into ``moments``."""
+        parts, wanted = self._parts, {*measures, *((Measure.EFFECTIVE_RANK,) if moments is not None else ())}
         blocks = self._blocks(arch.depth)
         feature_block = block_at(self._settings.distill.layer.share, arch.depth)
         after = _needed_blocks(blocks, feature_block, arch.depth, wanted)
@@ -167,6 +177,8 @@ class MeasureScorer:
                 projected = {block: parts.projector(tokens[block]) for block in after}
             if Measure.RECONSTRUCTION in wanted:
                 sums[Measure.RECONSTRUCTION] = self._reconstruction(tokens[arch.depth], images, view.mask, arch)
+            if moments is not None:
+                moments.add(parts.supernet.final_norm(tokens[arch.depth], arch)[:, 1:].mean(dim=1))
         for measure, compared in ((Measure.CONSISTENCY, projected), (Measure.CONSISTENCY_BARE, tokens)):
             if measure in wanted:
                 sums[measure] = self._consistency([compared[b] for b in blocks], view.relations[measure])
@@ -175,7 +187,7 @@ class MeasureScorer:
             sums[Measure.FEATURE] = -(
                 feature_loss(projected[feature_block], view.features, self._settings.distill).double() * len(images)
             )
-        return torch.stack([sums[measure] for measure in measures])
+        return torch.stack([sums[measure] for measure in measures]) if measures else torch.zeros(0)
 
     def _consistency(self, student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         settings = self._settings
@@ -203,7 +215,7 @@ class MeasureScorer:
         patches, total = self._parts.supernet.largest.num_patches, len(self._images)
         blocks = self._blocks(teacher.depth)
         feature_block = block_at(settings.distill.layer.share, teacher.depth)
-        after = _needed_blocks(blocks, feature_block, teacher.depth, measures - {Measure.RECONSTRUCTION})
+        after = _needed_blocks(blocks, feature_block, teacher.depth, measures - _WITHOUT_TEACHER)
         for seed in range(settings.mask_seeds):
             path: tuple[PathPart, ...] = ("search", "mask", seed) if seed else ("search", "mask")
             drawn = random_masking(total, patches, self.visible_patches, torch_stream(settings.seed, *path))
@@ -238,7 +250,7 @@ def _needed_blocks(blocks: Sequence[int], feature_block: int, depth: int, measur
     needed = {*blocks} if relations else set()
     if Measure.FEATURE in measures:
         needed.add(feature_block)
-    if Measure.RECONSTRUCTION in measures:
+    if measures & _WITHOUT_TEACHER:
         needed.add(depth)
     return sorted(needed)
 

@@ -17,7 +17,7 @@ MAX_CACHE_BYTES = 2**31
 _FLOAT_BYTES = 4
 _FEWEST_IMAGES = 16  # a mean over fewer images says more about these than about the network
 
-_CHEAP = (Measure.CONSISTENCY_BARE, Measure.FEATURE)
+_CHEAP = (Measure.CONSISTENCY_BARE, Measure.FEATURE, Measure.EFFECTIVE_RANK)
 """Each costs up to 6 % of a candidate's time; the decoder of the reconstruction costs 50 to 150 %."""
 
 _NEEDS = {

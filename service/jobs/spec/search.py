@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from service.jobs.spec.base import Spec, short_form
 
-MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feature"]
+MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feature", "effective_rank"]
 """Label-free measures of a subnet; :class:`search.measures.Measure` says what they are."""
 
 MetricName = Literal[MeasureName, "fused", "params", "width", "random"]
@@ -90,7 +90,7 @@ class SearchPart(Spec):
     fusion: list[MeasureName] | None = Field(
         None,
         min_length=2,
-        max_length=4,
+        max_length=5,
         description="What `fused` is made of. Default: consistency (of bare tokens without distillation) and "
         "reconstruction, if there is one.",
     )

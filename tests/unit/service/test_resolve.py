@@ -247,14 +247,17 @@ def test_a_list_that_contradicts_itself_is_no_spec(search: dict[str, Any]) -> No
 
 def test_cheap_measures_are_taken_beside_the_metric() -> None:
     search = resolve().spec.search
-    assert (search.metric, search.evaluation.companions) == ("consistency", ["consistency_bare", "feature"])
+    assert (search.metric, search.evaluation.companions) == (
+        "consistency",
+        ["consistency_bare", "feature", "effective_rank"],
+    )
     assert resolve(search={"metric": "width"}).spec.search.evaluation.companions == []
     assert resolve(search={"evaluation": {"companions": True}}).spec.search.evaluation.companions is True
 
 
 def test_without_distillation_the_metric_compares_bare_tokens() -> None:
     search = resolve(supernet={"distillation": False}).spec.search
-    assert (search.metric, search.evaluation.companions) == ("consistency_bare", [])
+    assert (search.metric, search.evaluation.companions) == ("consistency_bare", ["effective_rank"])
 
 
 @pytest.mark.parametrize(

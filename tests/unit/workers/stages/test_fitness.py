@@ -16,7 +16,7 @@ from workers.stages.scoring import MeasureScorer
 from workers.stages.search_context import SearchContext
 from workers.training.masked import ImageBatches
 
-EVERY = {"consistency", "consistency_bare", "reconstruction", "feature"}
+EVERY = {"consistency", "consistency_bare", "reconstruction", "feature", "effective_rank"}
 
 
 def search(folder: Path, evaluation: dict[str, Any] | None = None, **changes: Any) -> StoppingChannel:
@@ -123,4 +123,6 @@ def test_supernet_without_distillation_is_followed_by_bare_tokens(tmp_path: Path
     body = merged(TINY, {"supernet": {"distillation": False}})
     found = rows(run_until(search_start(body, tmp_path), StopAt("retrain")))
     assert all(row.score == row.scores["consistency_bare"] for row in found)
-    assert {frozenset(row.scores) for row in found[:6]} == {frozenset({"consistency_bare", "reconstruction"})}
+    assert {frozenset(row.scores) for row in found[:6]} == {
+        frozenset({"consistency_bare", "effective_rank", "reconstruction"})
+    }

@@ -68,7 +68,14 @@ def test_result_tells_the_whole_story(finished: Run) -> None:
     assert result["rank_correlation"]["networks"] == 6
     assert result["rank_correlation"]["sentence"]
     measures = [row["name"] for row in result["rank_correlation"]["measures"]]
-    assert measures[:5] == ["consistency", "consistency_bare", "reconstruction", "feature", "fused"]
+    assert measures[:6] == [
+        "consistency",
+        "consistency_bare",
+        "reconstruction",
+        "feature",
+        "effective_rank",
+        "fused",
+    ]
     assert result["rank_correlation_retrained"] is None  # of two networks
     assert result["images"] == {"train": 1258, "val": 180, "holdout": 359}
     assert list(result["timings"]) == [stage.name for stage in search_stages()]

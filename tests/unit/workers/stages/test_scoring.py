@@ -11,6 +11,7 @@ from models.distill import FeatureProjector, distillation_target, feature_loss
 from models.extract import build_timm, extract_state
 from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss
 from models.relations import MIN_VISIBLE_PATCHES, consistency_score, log_relations
+from models.spectrum import effective_rank
 from models.supernet import Supernet
 from models.teacher import FrozenTeacher
 from search.measures import Measure
@@ -66,7 +67,11 @@ def by_hand(arch: Architecture, mask: PatchMask, student_block: int, teacher_blo
             "reconstruction": -reconstruction_loss(pixels, x, mask.hidden, arch.patch_size),
             "feature": -feature_loss(projector()(tokens), last),
         }
-    return {name: value.item() for name, value in found.items()}
+        pooled = supernet().final_norm(tokens, arch)[:, 1:].mean(dim=1)
+        shares = torch.linalg.svdvals((pooled - pooled.mean(dim=0)).double()) ** 2
+        shares = shares / shares.sum()
+        rank = torch.exp(-(shares * shares.log()).sum())
+    return {name: value.item() for name, value in {**found, "effective_rank": rank}.items()}
 
 
 def mean(*several: Measures) -> Measures:
@@ -83,8 +88,25 @@ def test_measures_are_means_over_depths_and_masks() -> None:
     arch = SPACE.largest()
     blocks = [(2, 1), (3, 2)]  # after half and after all of 3 blocks here and 2 there
     expected = mean(*(by_hand(arch, drawn(*path), *pair) for path in ((), (1,)) for pair in blocks))
-    found = scorer(depths=(0.5, 1.0), mask_seeds=2).score(arch, EVERY)
+    del expected["effective_rank"]
+    averaged = [measure for measure in EVERY if measure is not Measure.EFFECTIVE_RANK]
+    found = scorer(depths=(0.5, 1.0), mask_seeds=2).score(arch, averaged)
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_effective_rank_is_that_of_the_features_under_all_masks_together() -> None:
+    arch = SPACE.largest()
+    [x] = images(M).batches(M)
+    with torch.no_grad():
+        pooled = torch.cat(
+            [
+                supernet().final_norm(supernet().tokens(x, arch, drawn(*path).ids_keep), arch)[:, 1:].mean(dim=1)
+                for path in ((), (1,))
+            ]
+        ).double()
+    covariance = torch.cov(pooled.T, correction=0)
+    found = scorer(mask_seeds=2).score(arch, (Measure.EFFECTIVE_RANK,))
+    assert found == {"effective_rank": pytest.approx(effective_rank(covariance), rel=1e-5)}
 
 
 def test_only_what_is_asked_for_is_measured() -> None:
