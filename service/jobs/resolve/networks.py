@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
-from models.foreign.layout import Activation, VitLayout
+from models.foreign.layout import VitLayout
 from models.foreign.recognition import DEFAULT_EPS
+from models.foreign.start import start_problems
 from search.presets import MICRO_MAX_IMG_SIZE
 from search.space import IMG_SIZES
 from service.datasets.info import DatasetInfo
@@ -210,31 +211,19 @@ def fixed_by_init(asked: InitSpec, known: TeacherInfo | None) -> FixedNetwork:
         ValidationFailed: weights of a network that has no slimmable form, or whose sizes their name does not tell.
     """
     if asked.timm is not None:
-        return FixedNetwork(_named_network(asked.timm), _OF_INIT, asked.timm)
+        network = _named_network(asked.timm)
+        return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, asked.timm)
     assert known is not None, "whoever names a teacher by its id has looked it up"
     layout = VitLayout.from_json(known.architecture, known.info.get("layout", {}))
-    if unlike := [*_unlike(layout)]:
-        detail = f"teacher {shortened(known.name)!r} has {', '.join(unlike)}, which slimmable networks have not"
+    whose = f"teacher {shortened(known.name)!r}"
+    if problems := tuple(start_problems(layout)):
+        detail = f"{whose} cannot start a slimmable network: {'; '.join(map(str, problems))}"
         raise ValidationFailed.of([ErrorItem("/init/teacher", "not_slimmable", detail, "a plain Vision Transformer")])
-    network = replace(layout.arch, layer_scale=layout.layer_scale)
-    return FixedNetwork(network, _OF_INIT, f"teacher {shortened(known.name)!r}")
-
-
-def _unlike(layout: VitLayout) -> list[str]:
-    arch = layout.arch
-    options = {
-        "no position of the class token": not layout.class_position,
-        f"{layout.registers} register tokens": layout.registers,
-        "a norm before the first block": layout.pre_norm,
-        "no final norm": not layout.final_norm,
-        "no bias of queries, keys and values": not layout.qkv_bias,
-        "normalised queries and keys": layout.qk_norm,
-        f"the activation {layout.activation}": layout.activation is not Activation.GELU,
-        "relative position": arch.rel_pos,
-        "blocks of different sizes": len(set(arch.num_heads)) > 1 or len(set(arch.mlp_ratio)) > 1,
-        "heads that are not as wide as its tokens together": arch.num_heads[0] * arch.head_dim != arch.embed_dim,
-    }
-    return [text for text, holds in options.items() if holds]
+    # A published distillation token is read as a register.
+    network = replace(
+        layout.arch, layer_scale=layout.layer_scale, distilled=layout.registers == 1, pool=Pool.TOKEN, num_classes=0
+    )
+    return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, whose)
 
 
 _SIZES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
@@ -248,8 +237,10 @@ _SIZES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 """Width, depth and heads of the published sizes that timm's names name alike (Touvron et al. 2021)."""
 
 _TIMM = (
-    re.compile(r"(?P<kind>vit|deit|deit3)_(?P<size>\w+)_patch(?P<patch>\d{1,2})_(?P<img>\d{3})(\.\w+)?"),
-    re.compile(r"vit_(?P<size>\w+)_patch(?P<patch>14)_(?P<kind>dinov2)(\.\w+)?"),
+    re.compile(
+        r"(?P<kind>vit|deit|deit3)_(?P<size>[a-z]+)(?P<token>_distilled)?_patch(?P<patch>\d{1,2})_(?P<img>\d{3})(\.\w+)?"
+    ),
+    re.compile(r"vit_(?P<size>[a-z]+)(?P<token>)_patch(?P<patch>14)_(?P<kind>dinov2)(\.\w+)?"),
 )
 _DINOV2_SIDE = 518
 _WITH_LAYER_SCALE = ("deit3", "dinov2")
@@ -271,6 +262,8 @@ def _named_network(name: str) -> Architecture:
                     patch_size=int(found["patch"]),
                     num_classes=0,
                     layer_scale=found["kind"] in _WITH_LAYER_SCALE,
+                    distilled=bool(found["token"]),
+                    pool=Pool.TOKEN,
                 )
             except ArchitectureError:
                 break

@@ -93,7 +93,7 @@ def resolve_slimmable(
     widths = _resolve_grid(spec.widths, largest)
     net = _net(largest, widths, slicing)
     _check_smallest(net)
-    teacher = resolve_width_teacher(spec, registered, largest, len(dataset.classes), train_images, warnings)
+    teacher = resolve_width_teacher(spec, registered, largest, dataset.classes, train_images, warnings)
     filled = spec.model_copy(update={"network": network, "widths": widths, "slicing": slicing, "teacher": teacher})
     training = resolve_training(filled, net, train_images, warnings)
     num_classes = 0 if training.cross_entropy is False else len(dataset.classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from models.architecture import Architecture
@@ -18,7 +19,7 @@ def resolve_width_teacher(
     spec: SlimmableSpec,
     registered: TeacherInfo | None,
     largest: Architecture,
-    num_classes: int,
+    classes: Sequence[str],
     train_images: int,
     warnings: list[ErrorItem],
 ) -> WidthTeacherSpec | None:
@@ -28,7 +29,7 @@ def resolve_width_teacher(
         spec: the body.
         registered: the teacher that ``teacher.id`` names.
         largest: the whole network.
-        num_classes: of the dataset.
+        classes: of the dataset, in order.
         train_images: images that are trained on.
         warnings: gets its licence, and what has to be resampled.
 
@@ -39,7 +40,7 @@ def resolve_width_teacher(
     if asked is None:
         return None
     kind = asked.kind or _usual(spec, registered)
-    _check_kind(spec, kind, registered, num_classes)
+    _check_kind(spec, kind, registered, classes)
     update: dict[str, Any] = {"kind": kind}
     if asked.train is not None:
         update["train"] = fill_teacher_training(asked.train, largest, train_images, warnings)
@@ -56,7 +57,7 @@ def _usual(spec: SlimmableSpec, registered: TeacherInfo | None) -> Kind:
     return "features" if headless or without_labels else "logits"
 
 
-def _check_kind(spec: SlimmableSpec, kind: Kind, registered: TeacherInfo | None, num_classes: int) -> None:
+def _check_kind(spec: SlimmableSpec, kind: Kind, registered: TeacherInfo | None, classes: Sequence[str]) -> None:
     assert spec.teacher is not None, "the caller has looked"
     if kind == "features":
         if spec.method != "scala":
@@ -67,9 +68,13 @@ def _check_kind(spec: SlimmableSpec, kind: Kind, registered: TeacherInfo | None,
             detail = "a teacher that is trained here learns the labels, and gives logits"
             raise ValidationFailed.of([ErrorItem("/teacher/kind", "not_with_train", detail, ["logits"])])
         return
-    if registered is None or registered.network.num_classes == num_classes:
+    if registered is None:
         return
-    found = registered.network.num_classes
-    head = f"has a head for {found} classes, and the dataset has {num_classes}" if found else "is stored without a head"
+    found, named = registered.network.num_classes, registered.info.get("classes")
+    if found == len(classes) and (not named or list(named) == list(classes)):
+        return
+    head = f"has a head for {found} other classes than the dataset's {len(classes)}"
+    if not found:
+        head = "is stored without a head"
     detail = f"teacher {shortened(registered.name)!r} {head}"
     raise ValidationFailed.of([ErrorItem("/teacher/kind", "no_logits", detail, ["features"])])

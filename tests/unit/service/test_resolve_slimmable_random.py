@@ -42,7 +42,12 @@ TEACHERS = tuple(
         info={"layout": layout.to_json()},
     )
     for i, layout in enumerate(
-        (VitLayout(arch=FOREIGN), VitLayout(arch=FOREIGN, layer_scale=True), VitLayout(arch=FOREIGN, registers=4))
+        (
+            VitLayout(arch=FOREIGN),
+            VitLayout(arch=FOREIGN, layer_scale=True),
+            VitLayout(arch=FOREIGN, registers=4),
+            VitLayout(arch=FOREIGN, registers=1),
+        )
     )
 )
 
