@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from models.architecture import Architecture
+from models.architecture import Architecture, Pool
 from models.extract import build_timm, extract_state
+from models.slicing import LEADING, Cut, QkvSlicing
 from models.supernet import Supernet
 
 MICRO = Architecture(
@@ -33,6 +34,10 @@ MICRO = Architecture(
     num_classes=10,
 )
 TINY = Architecture(embed_dim=240, depth=14, num_heads=(4,) * 14, mlp_ratio=(4.0,) * 14)
+DEIT = Architecture(
+    embed_dim=384, depth=12, num_heads=(6,) * 12, mlp_ratio=(4.0,) * 12, pool=Pool.TOKEN, distilled=True
+)
+DEIT_HALF = replace(DEIT, embed_dim=192, head_dim=32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Case:
     largest: Architecture
     arch: Architecture
     batch: int
+    cut: Cut = LEADING
 
 
 CASES = (
@@ -51,6 +57,9 @@ CASES = (
     Case("micro, middle, one image", MICRO, replace(MICRO, embed_dim=64, num_heads=(3, 2, 4, 3, 2)), 1),
     Case("masktas-tiny, largest", TINY, TINY, 4),
     Case("masktas-tiny, middle", TINY, replace(TINY, embed_dim=216, num_heads=(3, 4) * 7, mlp_ratio=(3.5,) * 14), 4),
+    Case("deit-small, half", DEIT, DEIT_HALF, 4),
+    Case("deit-small, half, trailing", DEIT, DEIT_HALF, 4, Cut(trailing=True)),
+    Case("deit-small, half, as released", DEIT, DEIT_HALF, 4, Cut(True, QkvSlicing.CONTIGUOUS, full_scale=True)),
 )
 
 
@@ -63,7 +72,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(f"torch {torch.__version__}, {options.device}, {options.threads} threads, median of {options.rounds} rounds")
-    print(f"{'case':28}{'mode':10}{'sliced ms':>11}{'alone ms':>11}{'ratio':>8}{'quartiles':>16}{'max diff':>11}")
+    print(f"{'case':30}{'mode':10}{'sliced ms':>11}{'alone ms':>11}{'ratio':>8}{'quartiles':>16}{'max diff':>11}")
     for case in CASES:
         for mode in ("forward", "training"):
             print(measure(case, mode, options.rounds, torch.device(options.device)), flush=True)
@@ -74,11 +83,11 @@ def measure(case: Case, mode: str, rounds: int, device: torch.device) -> str:
     generator = torch.Generator().manual_seed(0)
     supernet = Supernet(case.largest, generator).to(device)
     alone = build_timm(case.arch).to(device).eval()
-    alone.load_state_dict(extract_state(supernet.state_dict(), case.largest, case.arch))
+    alone.load_state_dict(extract_state(supernet.state_dict(), case.largest, case.arch, case.cut))
     side = case.arch.img_size
     x = torch.randn(case.batch, case.arch.in_chans, side, side, generator=generator).to(device)
 
-    forwards: tuple[Callable[[], Tensor], ...] = (lambda: supernet(x, case.arch), lambda: alone(x))
+    forwards: tuple[Callable[[], Tensor], ...] = (lambda: supernet(x, case.arch, case.cut), lambda: alone(x))
     with torch.no_grad():
         sliced, apart = (forward() for forward in forwards)
         difference = (sliced - apart).abs().max().item()
@@ -87,7 +96,7 @@ def measure(case: Case, mode: str, rounds: int, device: torch.device) -> str:
     sliced_ms, alone_ms = (statistics.median(column) for column in zip(*pairs, strict=True))
     low, ratio, high = statistics.quantiles([s / a for s, a in pairs], n=4)
     spread = f"{low:.2f}-{high:.2f}"
-    return f"{case.name:28}{mode:10}{sliced_ms:11.2f}{alone_ms:11.2f}{ratio:8.2f}{spread:>16}{difference:11.1e}"
+    return f"{case.name:30}{mode:10}{sliced_ms:11.2f}{alone_ms:11.2f}{ratio:8.2f}{spread:>16}{difference:11.1e}"
 
 
 def timed_ms(forward: Callable[[], Tensor], mode: str, device: torch.device) -> float:
