@@ -18,11 +18,11 @@ from tests.unit.models.toys import randomise, seeded
 from workers.training.stochastic_depth import branch_scales
 
 WHOLE = Architecture(
-    embed_dim=24,
+    embed_dim=18,
     depth=2,
     num_heads=(3, 3),
     mlp_ratio=(2.5, 2.5),
-    head_dim=8,
+    head_dim=6,
     img_size=12,
     patch_size=3,
     num_classes=5,
@@ -33,7 +33,7 @@ SCALED = replace(WHOLE, layer_scale=True)
 BOTH = replace(DISTILLED, layer_scale=True)
 RELEASED = Slimmable(
     largest=replace(DISTILLED, norm_eps=1e-5),
-    head_dims=(2, 4, 6, 8),
+    head_dims=(2, 4, 6),
     qkv=QkvSlicing.CONTIGUOUS,
     isolated=IsolatedActivation.OFFICIAL,
     attention_scale=AttentionScale.FULL,
@@ -42,7 +42,7 @@ NETS = {
     "released": RELEASED,
     **{
         f"{qkv}-{isolated}-{scale}": Slimmable(
-            largest=largest, head_dims=(2, 4, 6, 8), qkv=qkv, isolated=isolated, attention_scale=scale
+            largest=largest, head_dims=(2, 4, 6), qkv=qkv, isolated=isolated, attention_scale=scale
         )
         for (qkv, isolated, scale), largest in zip(
             product(QkvSlicing, IsolatedActivation, AttentionScale), (WHOLE, DISTILLED, SCALED, BOTH) * 3, strict=True
@@ -50,7 +50,7 @@ NETS = {
     },
     "relative": Slimmable(
         largest=replace(WHOLE, rel_pos=True, pool=Pool.AVG),
-        head_dims=(2, 8),
+        head_dims=(2, 6),
         isolated=IsolatedActivation.PAPER,
         attention_scale=AttentionScale.FULL,
     ),
@@ -123,7 +123,7 @@ def test_isolated_subnets_share_nothing_with_the_smallest_below_its_complement()
         )
         for width in net.served
     }
-    assert [width for width in net.served if rows[2] & rows[width]] == [2, 7, 8]
+    assert [width for width in net.served if rows[2] & rows[width]] == [2, 5, 6]
 
 
 @torch.no_grad()
@@ -149,7 +149,7 @@ def test_a_headless_distilled_network_answers_as_timms_does() -> None:
     net = supernet(DISTILLED)
     alone = build_timm(backbone).eval()
     alone.load_state_dict(extract_state(net.state_dict(), DISTILLED, backbone))
-    assert [t.shape for t in net.logits(images(), backbone)] == [(3, 24), (3, 24)]
+    assert [t.shape for t in net.logits(images(), backbone)] == [(3, 18), (3, 18)]
     torch.testing.assert_close(net(images(), backbone), alone(images()), rtol=1e-5, atol=1e-5)
 
 
@@ -157,7 +157,7 @@ def test_a_headless_distilled_network_answers_as_timms_does() -> None:
 def test_patches_can_be_hidden_from_a_distilled_network() -> None:
     net, everything = supernet(BOTH), torch.arange(16).repeat(3, 1)
     torch.testing.assert_close(net.tokens(images(), BOTH, everything), net.tokens(images(), BOTH), rtol=0, atol=1e-6)
-    assert net.tokens(images(), BOTH, everything[:, :4]).shape == (3, 2 + 4, 24)
+    assert net.tokens(images(), BOTH, everything[:, :4]).shape == (3, 2 + 4, 18)
 
 
 @torch.no_grad()

@@ -49,9 +49,10 @@ def test_every_width_computes_what_the_released_code_does(tmp_path: Path, distil
         arch, cut = read.net.architecture(width), read.net.cut(width)
         expected = scala_logits(state, x, width * HEADS / WIDTH)
         torch.testing.assert_close(whole(x, arch, cut), expected, rtol=1e-5, atol=1e-5)
-        alone = build_timm(arch).eval()
-        alone.load_state_dict(extract_state(read.state, read.net.largest, arch, cut))
-        torch.testing.assert_close(alone(x), expected, rtol=1e-5, atol=1e-5)
+        if read.net.is_trained(width):
+            alone = build_timm(arch).eval()
+            alone.load_state_dict(extract_state(read.state, read.net.largest, arch, cut))
+            torch.testing.assert_close(alone(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_conventions_and_widths_are_those_of_the_file(tmp_path: Path) -> None:
