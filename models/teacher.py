@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -11,7 +12,8 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from models.architecture import Architecture
+from models.architecture import Architecture, Pool
+from models.extract import StateError
 from models.foreign.layout import VitLayout
 from models.supernet import check_blocks
 from models.teacher_view import ImageForm, TeacherView
@@ -58,11 +60,19 @@ class FrozenTeacher(nn.Module):
             FileNotFoundError: when there is no such file.
             StateError: when its tensors are not exactly those of the layout.
         """
-        return cls(build_vit(_layout(layout), load_file(path)))
+        found, state, _ = _read(path, layout)
+        return cls(build_vit(found, state))
 
     @classmethod
     def for_student(
-        cls, path: Path, layout: VitLayout | Architecture, own: ImageForm, student: ImageForm, grid: int
+        cls,
+        path: Path,
+        layout: VitLayout | Architecture,
+        own: ImageForm,
+        student: ImageForm,
+        grid: int,
+        *,
+        headed: bool = False,
     ) -> Self:
         """Read a teacher that looks at a student's images patch by patch as the student does.
 
@@ -74,14 +84,19 @@ class FrozenTeacher(nn.Module):
             own: what the teacher was trained on.
             student: form of the images that :meth:`features` will get.
             grid: patches along one side of the student's images.
+            headed: keep the head, so that the network gives logits (``models.classifier``).
 
         Raises:
             FileNotFoundError: when there is no such file.
-            StateError: when its tensors are not exactly those of the layout.
+            StateError: when its tensors are not exactly those of the layout, or it lacks a head that is to be kept.
         """
-        placed, state = on_grid(_layout(layout), load_file(path), grid)
+        found, body, head = _read(path, layout)
+        placed, state = on_grid(found, body, grid)
         form = ImageForm(size=placed.arch.img_size, channels=placed.arch.in_chans, mean=own.mean, std=own.std)
-        return cls(build_vit(placed, state), TeacherView(student, form))
+        network = build_vit(placed, state)
+        if headed:
+            _give_head(network, found.arch.pool, head)
+        return cls(network, TeacherView(student, form))
 
     @property
     def embed_dim(self) -> int:
@@ -140,5 +155,24 @@ class FrozenTeacher(nn.Module):
         return tuple(torch.cat((kept[n][:, :1], kept[n][:, prefix:]), dim=1) for n in after)
 
 
-def _layout(layout: VitLayout | Architecture) -> VitLayout:
-    return layout if isinstance(layout, VitLayout) else VitLayout(arch=layout)
+_HEAD = "head."
+
+
+def _read(path: Path, layout: VitLayout | Architecture) -> tuple[VitLayout, dict[str, Tensor], dict[str, Tensor]]:
+    """Layout and weights without the head, and the head, which a supervised teacher has."""
+    found = layout if isinstance(layout, VitLayout) else VitLayout(arch=layout)
+    tensors = load_file(path)
+    if not found.arch.num_classes:
+        return found, tensors, {}
+    head = {name.removeprefix(_HEAD): tensor for name, tensor in tensors.items() if name.startswith(_HEAD)}
+    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(_HEAD)}
+    return replace(found, arch=found.arch.with_classes(0)), body, head
+
+
+def _give_head(network: VisionTransformer, pool: Pool, head: Mapping[str, Tensor]) -> None:
+    if set(head) != {"weight", "bias"}:
+        raise StateError(f"a head has weight and bias, found {sorted(head) or 'none'}")
+    classes, width = head["weight"].shape
+    linear = nn.Linear(width, classes, device="meta")
+    linear.load_state_dict(dict(head), assign=True)
+    network.head, network.global_pool = linear, pool.value

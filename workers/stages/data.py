@@ -18,19 +18,19 @@ class DataStage:
         """Returns the number of images in each part and the preprocessing.
 
         Raises:
-            DatasetInvalid: parts are empty, or labels that training needs are missing.
+            DatasetInvalid: parts are empty, or labels that the job needs are missing.
         """
         dataset = ctx.dataset
         parts = {"train": dataset.train, "val": dataset.val, "holdout": dataset.holdout}
         if dataset.unused:
             detail = f"{dataset.unused} images of official splits have no label and are left out"
             ctx.warn("unlabelled_images_unused", detail)
-        if ctx.classes:
+        if ctx.reads_labels:
             if dataset.labels is None:
-                raise DatasetInvalid("training to classify needs labels, and the dataset has none")
+                raise DatasetInvalid("this job needs labels, and the dataset has none")
             for name, images in parts.items():
                 if not len(dataset.labels.of(images)):
-                    raise DatasetInvalid(f"the {name} part has no labelled image, so training to classify cannot work")
+                    raise DatasetInvalid(f"the {name} part has no labelled image, which this job needs")
         return {
             "images": {name: len(images) for name, images in parts.items()},
             "preprocessing": asdict(dataset.train.preprocessing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class DatasetContext(Context):
         return open_dataset(self._request, Path(self.start.cache_dir) / "pixels", poll=self.poll)
 
 
-class DeliveryContext(DatasetContext):
+class DeliveryContext(DatasetContext, ABC):
     """A job whose networks leave the service.
 
     Args:
@@ -93,6 +94,16 @@ class DeliveryContext(DatasetContext):
         super().__init__(start, channel, dataset=dataset, size=size, channels=channels, precision=precision)
         self.constraints: tuple[Constraint, ...] = constraints_of(constraints)
         self.classes = classes
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether networks are trained to classify, or measured by classes."""
+        return bool(self.classes)
+
+    @property
+    @abstractmethod
+    def student(self) -> Architecture:
+        """The largest network that is trained."""
 
     def take_over(self) -> Json:
         """Outputs of a stage that an earlier job has run, whose files are then kept as if this one had written them."""

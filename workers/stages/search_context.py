@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.architecture import Architecture
 from search.space import Space
 from service.jobs.resolve import space_of
 from service.jobs.spec import SearchSpec
@@ -32,3 +33,8 @@ class SearchContext(DeliveryContext):
             constraints=self.spec.constraints,
             classes=() if self.spec.retrain.mode == "none" else tuple(start.dataset["classes"]),
         )
+
+    @property
+    def student(self) -> Architecture:
+        """The largest network of the space."""
+        return self.space.largest()

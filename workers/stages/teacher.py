@@ -16,6 +16,7 @@ from service.jobs.resolve import on_students_grid, teacher_architecture, teacher
 from service.jobs.spec import PretrainSpec, TeacherSource
 from workers.protocol import TEACHER_INPUT, Resource
 from workers.stages.context import Json
+from workers.stages.delivery_context import DeliveryContext
 from workers.stages.masked import decoder_config, masked_settings, pretrain
 from workers.stages.search_context import SearchContext
 from workers.teachers.acquire import acquire, timm_layout
@@ -30,8 +31,13 @@ TEACHER_DECODER_FILE = "teacher-decoder.safetensors"
 """Only where the supernet reconstructs what the teacher predicts."""
 
 
-def load_teacher(ctx: SearchContext) -> FrozenTeacher:
-    """The job's teacher, looking at the student's images, from the file that its stage wrote."""
+def load_teacher(ctx: DeliveryContext, *, headed: bool = False) -> FrozenTeacher:
+    """The job's teacher, looking at the student's images, from the file that its stage wrote.
+
+    Args:
+        ctx: after the stage.
+        headed: with the head that it was trained with.
+    """
     known = ctx.outputs[TeacherStage.name]
     student = student_form(ctx)
     # A teacher that was pretrained before this was recorded saw images as the student does.
@@ -40,15 +46,17 @@ def load_teacher(ctx: SearchContext) -> FrozenTeacher:
     form = ImageForm(
         size=layout.arch.img_size, channels=layout.arch.in_chans, mean=tuple(own["mean"]), std=tuple(own["std"])
     )
-    grid = ctx.space.img_size // ctx.space.patch_size
-    return FrozenTeacher.for_student(ctx.path(TEACHER_FILE), layout, form, student, grid).to(ctx.compute.device)
+    teacher = FrozenTeacher.for_student(
+        ctx.path(TEACHER_FILE), layout, form, student, ctx.student.grid_size, headed=headed
+    )
+    return teacher.to(ctx.compute.device)
 
 
-def student_form(ctx: SearchContext) -> ImageForm:
+def student_form(ctx: DeliveryContext) -> ImageForm:
     """How the job's students take images."""
     preprocessing = ctx.dataset.train.preprocessing
     return ImageForm(
-        size=ctx.space.img_size, channels=ctx.space.in_chans, mean=preprocessing.mean, std=preprocessing.std
+        size=ctx.student.img_size, channels=ctx.student.in_chans, mean=preprocessing.mean, std=preprocessing.std
     )
 
 
@@ -99,8 +107,8 @@ class TeacherStage:
         if spec.pretrain is not None:
             return self._pretrain(ctx, spec.pretrain)
         if spec.timm is not None:
-            return self._fetch(ctx, spec.timm)
-        return self._take(ctx)
+            return fetch_teacher(ctx, spec.timm)
+        return take_teacher(ctx)
 
     def _pretrain(self, ctx: SearchContext, spec: PretrainSpec) -> Json:
         arch = teacher_architecture(spec, ctx.space)
@@ -122,37 +130,47 @@ class TeacherStage:
         }
         name = f"MAE {arch.depth}x{arch.embed_dim} on {ctx.start.dataset['name']}"
         ctx.announce(Resource(kind="teacher", name=name, file=TEACHER_FILE, info=info))
-        return {**_facts(name, arch.to_json(), info, written.sha256), "metrics": metrics}
-
-    def _fetch(self, ctx: SearchContext, name: str) -> Json:
-        found = acquire(TeacherSource(timm=name), None)
-        for notice in teacher_notices(found.name, found.layout.arch, found.licence.to_json(), ctx.space):
-            ctx.warn(notice.code, notice.detail)
-        written = found.write(ctx.path(TEACHER_FILE))
-        ctx.keep(written)
-        architecture = found.layout.arch.to_json()
-        ctx.announce(
-            Resource(
-                kind="teacher", name=found.name, file=TEACHER_FILE, info={"architecture": architecture, **found.info}
-            )
-        )
-        return _facts(found.name, architecture, found.info, written.sha256)
-
-    def _take(self, ctx: SearchContext) -> Json:
-        """The registered teacher becomes a file of the job, which whoever takes over its supernet finds there too."""
-        known = ctx.start.teacher
-        [blob] = [ref.path for ref in ctx.start.inputs if ref.name == TEACHER_INPUT]
-        shutil.copyfile(blob, ctx.path(TEACHER_FILE))
-        written = describe_file(ctx.path(TEACHER_FILE))
-        if written.sha256 != known["digest"]:
-            Path(blob).unlink(missing_ok=True)  # the next attempt fetches it anew
-            raise TeacherUnavailable(f"The weights of teacher {known['id']} are damaged on this host; retry the job.")
-        ctx.keep(written)
-        facts = _facts(known["name"], known["architecture"], known["info"], written.sha256)
-        return {"id": known["id"], **facts}
+        return {**teacher_facts(name, arch.to_json(), info, written.sha256), "metrics": metrics}
 
 
-def _facts(name: str, architecture: Json, info: Json, digest: str) -> Json:
+def fetch_teacher(ctx: DeliveryContext, name: str) -> Json:
+    """Let one of timm's networks be the job's teacher; returns the outputs of the stage.
+
+    Raises:
+        TeacherInvalid, TeacherUnavailable: its weights are no use or cannot be had.
+    """
+    found = acquire(TeacherSource(timm=name), None)
+    for notice in teacher_notices(found.name, found.layout.arch, found.licence.to_json(), ctx.student):
+        ctx.warn(notice.code, notice.detail)
+    written = found.write(ctx.path(TEACHER_FILE))
+    ctx.keep(written)
+    architecture = found.architecture.to_json()
+    ctx.announce(
+        Resource(kind="teacher", name=found.name, file=TEACHER_FILE, info={"architecture": architecture, **found.info})
+    )
+    return teacher_facts(found.name, architecture, found.info, written.sha256)
+
+
+def take_teacher(ctx: DeliveryContext) -> Json:
+    """The registered teacher becomes a file of the job, which whoever takes over its supernet finds there too.
+
+    Raises:
+        TeacherUnavailable: its weights are damaged on this host.
+    """
+    known = ctx.start.teacher
+    [blob] = [ref.path for ref in ctx.start.inputs if ref.name == TEACHER_INPUT]
+    shutil.copyfile(blob, ctx.path(TEACHER_FILE))
+    written = describe_file(ctx.path(TEACHER_FILE))
+    if written.sha256 != known["digest"]:
+        Path(blob).unlink(missing_ok=True)  # the next attempt fetches it anew
+        raise TeacherUnavailable(f"The weights of teacher {known['id']} are damaged on this host; retry the job.")
+    ctx.keep(written)
+    facts = teacher_facts(known["name"], known["architecture"], known["info"], written.sha256)
+    return {"id": known["id"], **facts}
+
+
+def teacher_facts(name: str, architecture: Json, info: Json, digest: str) -> Json:
+    """What the stages after the teacher's need to know of it."""
     return {
         "name": name,
         "architecture": architecture,

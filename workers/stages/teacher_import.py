@@ -34,7 +34,7 @@ def import_teacher_job(start: Start, channel: Channel) -> Result:
     if found.licence.commercial_use is False:
         ctx.warn("teacher_licence", f"teacher {name!r} has the licence {found.licence.name}: {found.licence.note}")
     written = found.write(ctx.path(TEACHER_FILE))
-    architecture = found.layout.arch.to_json()
+    architecture = found.architecture.to_json()
     reference = ctx.reference(TEACHER_FILE, written)
     return Result(
         result={"digest": written.sha256, "kind": found.facts["kind"], "architecture": architecture},

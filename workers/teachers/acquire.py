@@ -10,6 +10,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from models.architecture import Architecture
 from models.foreign.layout import VitLayout
 from models.foreign.licences import Licence, of_kind, stated
 from models.foreign.recognition import Hints, NotRecognised, Recognised, recognise
@@ -38,8 +39,9 @@ class Acquired:
 
     Attributes:
         name: unless the user has another.
-        layout: of the network.
+        layout: of the network without a head.
         state: its weights under timm's names, float32.
+        head: ``head.weight`` (K, D) and ``head.bias`` (K,) of a classifier on its pooled tokens; empty without one.
         mean, std: of the images that it was trained on.
         licence: of the weights.
         facts: what else is known, as JSON: kind, source, steps, dropped tensors, notes.
@@ -48,10 +50,16 @@ class Acquired:
     name: str
     layout: VitLayout
     state: dict[str, Tensor]
+    head: dict[str, Tensor]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     licence: Licence
     facts: Json
+
+    @property
+    def architecture(self) -> Architecture:
+        """The network with its head, if it has one."""
+        return self.layout.arch.with_classes(len(self.head["head.bias"]) if self.head else 0)
 
     @property
     def info(self) -> Json:
@@ -65,8 +73,8 @@ class Acquired:
 
     def write(self, path: Path) -> WrittenFile:
         """Write the weights; equal weights give equal bytes."""
-        header = {"architecture": self.layout.arch.to_json(), "layout": self.layout.to_json()}
-        return write_tensors(path, self.state, header)
+        header = {"architecture": self.architecture.to_json(), "layout": self.layout.to_json()}
+        return write_tensors(path, {**self.state, **self.head}, header)
 
 
 def acquire(source: TeacherSource, import_root: Path | None) -> Acquired:
@@ -98,11 +106,13 @@ def _from_file(source: TeacherSource, import_root: Path | None) -> Acquired:
     if kind is Kind.VIT and has_fixed_positions(state["pos_embed"]):
         kind = Kind.MAE_ENCODER
     mean, std, notes = _normalisation(source, recognised.layout.arch.in_chans)
-    facts = _facts(recognised, kind, {"path": source.path}, notes) | {"found_in": ".".join(found.place) or None}
+    head = _head(found.tensors, recognised)
+    facts = _facts(recognised, kind, {"path": source.path}, notes, head) | {"found_in": ".".join(found.place) or None}
     return Acquired(
         name=path.name,
         layout=recognised.layout,
         state=state,
+        head=head,
         mean=mean,
         std=std,
         licence=of_kind(kind),
@@ -116,16 +126,19 @@ def _from_timm(name: str) -> Acquired:
     weights = fetch_weights(network)
     recognised = _recognise({name: tuple(tensor.shape) for name, tensor in weights.items()}, network.hints)
     state = _converted(weights, recognised)
-    _check_against(network, weights, recognised.layout, state)
+    head = _head(weights, recognised)
+    if not _answers_alike(network, weights, recognised.layout, state, head):
+        head = {}
     licence = network.config.get("license")
     return Acquired(
         name=network.name,
         layout=recognised.layout,
         state=state,
+        head=head,
         mean=tuple(network.config["mean"]),
         std=tuple(network.config["std"]),
         licence=stated(licence, "timm's record of the weights") if licence else of_kind(Kind.VIT),
-        facts=_facts(recognised, recognised.findings.kind, {"timm": network.name}, []),
+        facts=_facts(recognised, recognised.findings.kind, {"timm": network.name}, [], head),
     )
 
 
@@ -166,20 +179,53 @@ def _normalisation(source: TeacherSource, channels: int) -> tuple[tuple[float, .
     return mean, std, [note]
 
 
-def _facts(recognised: Recognised, kind: Kind, source: Json, notes: list[str]) -> Json:
+_HEAD = ("head.weight", "head.bias")
+
+_OTHER_HEADS = ("fc_norm.weight", "head_dist.weight")
+"""Of networks whose head reads something else than one pooled token, or is not the only one."""
+
+
+def _head(tensors: dict[str, Tensor], recognised: Recognised) -> dict[str, Tensor]:
+    """The classifier of a plain network, which the recognition has put aside; empty when there is none."""
+    aside = {name: [of for of in recognised.findings.dropped if of.endswith(name)] for name in (*_HEAD, *_OTHER_HEADS)}
+    if recognised.findings.kind is not Kind.VIT or any(aside[name] for name in _OTHER_HEADS):
+        return {}
+    if any(len(aside[name]) != 1 for name in _HEAD):
+        return {}
+    found = {name: tensors[aside[name][0]] for name in _HEAD}
+    weight, bias = found.values()
+    if weight.ndim != 2 or weight.shape != (len(bias), recognised.layout.arch.embed_dim) or bias.ndim != 1:
+        return {}
+    check_values(found)
+    return {name: tensor.detach().float().clone() for name, tensor in found.items()}
+
+
+def _facts(recognised: Recognised, kind: Kind, source: Json, notes: list[str], head: dict[str, Tensor]) -> Json:
     findings = recognised.findings
     return {
         "kind": kind.value,
         "source": source,
         "transforms": findings.steps,
-        "dropped": findings.dropped,
+        "dropped": [name for name in findings.dropped if not (head and name.endswith(_HEAD))],
         "notes": [*findings.notes, *notes],
     }
 
 
 @torch.no_grad()
-def _check_against(found: TimmNetwork, weights: dict[str, Tensor], layout: VitLayout, state: dict[str, Tensor]) -> None:
-    """Compute one image with timm's own network too: an option that no key shows must not change features silently."""
+def _answers_alike(
+    found: TimmNetwork,
+    weights: dict[str, Tensor],
+    layout: VitLayout,
+    state: dict[str, Tensor],
+    head: dict[str, Tensor],
+) -> bool:
+    """Whether a head gives what timm's own network gives; features have to.
+
+    One image is computed both ways: an option that no key shows must not change features silently.
+
+    Raises:
+        TeacherInvalid: the features differ.
+    """
     network: VisionTransformer = found.network
     heads = network.load_state_dict(weights, strict=False, assign=True)
     assert not heads.missing_keys, "recognised tensors are those of the network"
@@ -189,10 +235,20 @@ def _check_against(found: TimmNetwork, weights: dict[str, Tensor], layout: VitLa
     # timm's annotation also knows a dictionary, which it returns on other terms.
     features: Any = network.forward_intermediates(image, indices=1, output_fmt="NLC", intermediates_only=True)
     expected: Tensor = features[0]
-    given = FrozenTeacher(build_vit(layout, state)).features(image, None, after=(layout.arch.depth,))[0][:, 1:]
-    difference = float((given - expected).abs().max() / expected.abs().max().clamp_min(1))
+    ours = FrozenTeacher(build_vit(layout, state))
+    given = ours.features(image, None, after=(layout.arch.depth,))[0][:, 1:]
+    difference = _difference(given, expected)
     if not difference <= _SAME:
         raise TeacherInvalid(
             f"{found.name} computes other features than a network of its tensors' layout (difference "
             f"{difference:.2g}): it uses an option of timm that is not known here."
         )
+    # Without its classes timm's network gives what the head reads.
+    return bool(head) and _difference(ours.network(image), network(image)) <= _SAME
+
+
+def _difference(given: Tensor, expected: Tensor) -> float:
+    """Largest difference, relative to the largest value but at least to 1."""
+    if given.shape != expected.shape:
+        return float("inf")
+    return float((given - expected).abs().max() / expected.abs().max().clamp_min(1))

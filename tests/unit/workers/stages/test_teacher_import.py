@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -9,10 +10,25 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from models.classifier import FrozenClassifier
+from models.foreign.layout import VitLayout
+from models.teacher import FrozenTeacher
+from models.teacher_view import ImageForm
 from service.errors import TeacherInvalid
 from service.teachers.info import TeacherInfo
 from tests.channels import RecordingChannel
-from tests.published_files import HEADS, dinov2_huggingface, mae_encoder, mae_full, plain
+from tests.published_files import (
+    GRID,
+    HEADS,
+    SIZE,
+    Published,
+    deit_distilled,
+    dinov2_huggingface,
+    mae_encoder,
+    mae_finetuned,
+    mae_full,
+    plain,
+)
 from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.unit.workers.stages.runs import StopAt, run_until
 from workers.protocol import Candidates, CheckpointMessage, Progress, Result, Start, Warn
@@ -63,6 +79,31 @@ def test_import_ends_with_the_weights_and_what_they_are(tmp_path: Path) -> None:
     assert (info["preprocessing"]["mean"], set(info["dropped"])) == ([0.485, 0.456, 0.406], published.dropped)
     assert [warning.code for warning in warnings] == ["teacher_licence"]
     assert "CC-BY-NC-4.0" in warnings[0].detail
+
+
+@torch.inference_mode()
+def test_a_classifier_keeps_its_head_and_answers_with_it(tmp_path: Path) -> None:
+    published = plain()
+    result, _, run_dir = imported(tmp_path, published.state)
+    assert result.teacher is not None
+    info = result.teacher.info
+    assert (info["architecture"]["num_classes"], info["dropped"]) == (10, [])
+    layout = VitLayout.from_json(info["architecture"], info["layout"])
+    form = ImageForm(size=SIZE, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    path = run_dir / result.artifacts[0].path
+    images = torch.randn(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    teacher = FrozenTeacher.for_student(path, layout, form, form, GRID, headed=True)
+    torch.testing.assert_close(FrozenClassifier.of(teacher).logits(images), published.network(images))
+    # Who asks for features alone gets a network without it.
+    assert FrozenTeacher.load(path, layout).network.num_classes == 0
+
+
+@pytest.mark.parametrize("published", [mae_finetuned, deit_distilled], ids=lambda make: make.__name__)
+def test_heads_that_read_something_else_are_put_aside(published: Callable[[], Published], tmp_path: Path) -> None:
+    result, _, _ = imported(tmp_path, published().state)
+    assert result.teacher is not None
+    assert result.teacher.info["architecture"]["num_classes"] == 0
+    assert set(result.teacher.info["dropped"]) == published().dropped
 
 
 def test_equal_weights_give_equal_digests_whatever_their_names_were(tmp_path: Path) -> None:

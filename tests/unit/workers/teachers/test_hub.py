@@ -98,7 +98,8 @@ def test_cached_network_becomes_a_teacher_without_any_hub(cache: Path, dead_hub:
     assert (found.mean, found.licence.name) == ((0.5, 0.5, 0.5), "apache-2.0")
     arch = found.layout.arch
     assert (arch.embed_dim, arch.depth, arch.num_heads[0], arch.img_size, arch.patch_size) == (64, 6, 2, 160, 16)
-    assert set(found.facts["dropped"]) == {"head.weight", "head.bias"}
+    assert (found.facts["dropped"], found.architecture.num_classes) == ([], 1000)
+    assert torch.equal(found.head["head.weight"], state["head.weight"])
     assert torch.equal(found.state["blocks.5.mlp.fc2.weight"], state["blocks.5.mlp.fc2.weight"])
 
 
