@@ -62,8 +62,8 @@ class Provenance:
     Attributes:
         job: id of the job.
         seed: the job's seed.
-        supernet_digest: SHA-256 of the supernet's weights.
-        dataset_digest: SHA-256 of the dataset.
+        supernet_digest: SHA-256 of the supernet's weights; None for weights that were trained alone.
+        dataset_digest: SHA-256 of the dataset; None where a supernet came without saying what it was trained on.
         versions: of the product and the libraries that computed the weights, by name.
         retraining: recipe of the supervised training by the names of the job's fields; None for weights that are the
             supernet's own.
@@ -71,8 +71,8 @@ class Provenance:
 
     job: str
     seed: int
-    supernet_digest: str
-    dataset_digest: str
+    supernet_digest: str | None
+    dataset_digest: str | None
     versions: Mapping[str, str]
     retraining: Mapping[str, Any] | None
 

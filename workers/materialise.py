@@ -22,7 +22,7 @@ from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
-from workers.protocol import DATASET_INPUT, TEACHER_INPUT, BlobRef, Resume, Start
+from workers.protocol import DATASET_INPUT, INIT_INPUT, TEACHER_INPUT, BlobRef, Resume, Start
 from workers.recording import warn
 from workers.rundirs import RunDirs
 
@@ -52,12 +52,15 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
     dataset = keeper.write(lambda session: _dataset(session, claim))
     if isinstance(dataset, Lost):
         return dataset
-    warm = keeper.write(lambda session: _warm_start(session, claim))
+    warm = keeper.write(lambda session: _supernet(session, claim))
     if isinstance(warm, Lost):
         return warm
-    teacher = keeper.write(lambda session: _teacher(session, claim))
+    teacher = keeper.write(lambda session: _teacher(session, claim, "teacher", "id"))
     if isinstance(teacher, Lost):
         return teacher
+    init = keeper.write(lambda session: _teacher(session, claim, "init", "teacher"))
+    if isinstance(init, Lost):
+        return init
     blobs = dirs.cache / "blobs"
     start = Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
@@ -73,12 +76,15 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         lease_s=settings.lease_s,
         dataset=dataset.to_json() if dataset else {},
         teacher=teacher.to_json() if teacher else {},
+        init=init.to_json() if init else {},
+        supernet=warm.told if warm else {},
         inputs=[
             *_dataset_input(context.store, blobs, dataset),
-            *_warm_inputs(context.store, blobs, warm),
-            *_teacher_input(context.store, blobs, teacher),
+            *_warm_inputs(context.store, blobs, warm.info if warm else None),
+            *_teacher_input(context.store, blobs, TEACHER_INPUT, teacher),
+            *_teacher_input(context.store, blobs, INIT_INPUT, init),
         ],
-        adopted=dict(warm.outputs) if warm else {},
+        adopted=dict(warm.info.outputs) if warm else {},
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
         resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
     )
@@ -123,29 +129,47 @@ def _discard(store: ArtifactStore, keeper: LeaseKeeper, claim: Claim, checkpoint
         store.delete(error.sha256)
 
 
+_ON_DATASETS = (JobKind.SEARCH, JobKind.TRANSFER, JobKind.SUPERNET_IMPORT)
+
+
 def _dataset(session: Session, claim: Claim) -> DatasetInfo | None:
-    if claim.kind is not JobKind.SEARCH:
+    if claim.kind not in _ON_DATASETS or claim.spec.get("dataset") is None:
         return None
     if claim.dataset_id is None:
         return BUILTINS[claim.spec["dataset"]["id"]]
     return DatasetInfo.from_row(session.get_one(Dataset, claim.dataset_id))
 
 
-def _warm_start(session: Session, claim: Claim) -> SupernetInfo | None:
-    asked = claim.spec.get("warm_start")
-    if asked is None:
+@dataclass(frozen=True, slots=True)
+class _Supernet:
+    info: SupernetInfo
+    told: Json  # what the trainer learns of it
+
+
+def _supernet(session: Session, claim: Claim) -> _Supernet | None:
+    """The supernet that a search starts from, or that a job is about."""
+    if claim.kind in (JobKind.EXTRACT, JobKind.TRANSFER):
+        reference = claim.spec["supernet"]
+    elif claim.spec.get("warm_start"):
+        reference = claim.spec["warm_start"]["supernet"]
+    else:
         return None
-    row = session.get(Supernet, parse_id(IdKind.SUPERNET, asked["supernet"]))
-    if row is None:
-        detail = f"Supernet {asked['supernet']} was deleted with the job that trained it; train one again."
+    row = session.get(Supernet, parse_id(IdKind.SUPERNET, reference))
+    if row is None or row.owner != claim.owner:
+        detail = f"Supernet {reference} was deleted with the job that made it; train one again."
         raise SupernetUnavailable(detail)
-    return SupernetInfo.from_row(row)
+    told = {"id": reference, "method": row.method, "digest": row.sha256, "space": row.space, "info": row.info}
+    return _Supernet(SupernetInfo.from_row(row), told)
 
 
-def _teacher(session: Session, claim: Claim) -> TeacherInfo | None:
-    """The registered teacher that a search names; one that takes a supernet over finds it among that one's files."""
-    reference = (claim.spec.get("teacher") or {}).get("id")
-    if claim.kind is not JobKind.SEARCH or reference is None or claim.spec.get("warm_start"):
+def _teacher(session: Session, claim: Claim, part: str, field: str) -> TeacherInfo | None:
+    """The registered teacher that a part of a search names.
+
+    A search of architectures that takes a supernet over finds its teacher among that one's files.
+    """
+    reference = (claim.spec.get(part) or {}).get(field)
+    taken_over = claim.spec.get("warm_start") and claim.spec.get("method") == "masktas"
+    if claim.kind is not JobKind.SEARCH or reference is None or taken_over:
         return None
     row = session.get(Teacher, parse_id(IdKind.TEACHER, reference))
     if row is None or row.owner != claim.owner:
@@ -153,11 +177,11 @@ def _teacher(session: Session, claim: Claim) -> TeacherInfo | None:
     return TeacherInfo.from_row(row)
 
 
-def _teacher_input(store: ArtifactStore, blobs: Path, teacher: TeacherInfo | None) -> list[BlobRef]:
+def _teacher_input(store: ArtifactStore, blobs: Path, name: str, teacher: TeacherInfo | None) -> list[BlobRef]:
     if teacher is None:
         return []
     try:
-        return [_cached(store, blobs, TEACHER_INPUT, teacher.digest)]
+        return [_cached(store, blobs, name, teacher.digest)]
     except BlobError as error:
         detail = f"The stored weights of teacher {teacher.reference} are missing or damaged; register it again."
         raise TeacherUnavailable(detail) from error

@@ -106,10 +106,11 @@ def promote_result(session: Session, claim: Claim, message: Result) -> Finished 
     _rank(session, job, message.accuracies)
     if job.kind == JobKind.DATASET_IMPORT:
         _complete_dataset(session, job, message)
-    if message.teacher is not None:
-        [digest] = [ref.sha256 for ref in message.artifacts if ref.name == message.teacher.file]
-        teacher_id = _upsert_resource(session, job, message.teacher, digest)
-        job.result = {**message.result, "teacher": format_id(IdKind.TEACHER, teacher_id)}
+    for kind, resource in ((IdKind.TEACHER, message.teacher), (IdKind.SUPERNET, message.supernet)):
+        if resource is not None:
+            [digest] = [ref.sha256 for ref in message.artifacts if ref.name == resource.file]
+            reference = format_id(kind, _upsert_resource(session, job, resource, digest))
+            job.result = {**(job.result or {}), resource.kind: reference}
     return finished
 
 

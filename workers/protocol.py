@@ -22,6 +22,9 @@ DATASET_INPUT = "dataset"
 TEACHER_INPUT = "teacher"
 """Name of a registered teacher's weights among the inputs."""
 
+INIT_INPUT = "init"
+"""Name of a registered teacher's weights that training starts from, among the inputs."""
+
 DATASET_ARTIFACT = "dataset"
 """Kind of the artifact that holds an imported dataset's blob."""
 
@@ -82,6 +85,8 @@ class Start(_Message):
     lease_s: float
     dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
     teacher: Json = {}  # id, name, digest, architecture, info: of the registered teacher that the job names
+    init: Json = {}  # the same of the one whose weights training starts from
+    supernet: Json = {}  # id, method, digest, space, info: of the supernet that the job is about
     inputs: list[BlobRef] = []
     adopted: dict[str, Json] = {}  # outputs of stages that are not run, since their files are among the inputs
     import_root: str | None = None
@@ -203,6 +208,7 @@ class Result(_Message):
     accuracies: list[Accuracy] = []
     dataset: Json | None = None  # of an import: classes, counts, image, report; its blob is an artifact
     teacher: Resource | None = None  # of a teacher import; its file is an artifact
+    supernet: Resource | None = None  # the same of a supernet import
 
 
 class ErrorMessage(_Message):

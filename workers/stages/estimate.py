@@ -19,7 +19,9 @@ from service.jobs.spec import MaskedSpec, OptimSpec, PretrainSpec
 from workers.stages.search_context import SearchContext
 from workers.stages.teacher import taught_architecture
 
-_TRAINING = 3  # forward, and backward to inputs and to weights
+TRAINING = 3
+"""Passes of a training step: forward, and backward to inputs and to weights."""
+
 _DECODER_MLP_RATIO = 4
 _THREE_QUARTERS = 0.75
 
@@ -34,14 +36,14 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
     evaluations = planned_evaluations(spec.search, feasible) * (2 if spec.search.baseline == "random" else 1)
     work = {
         "teacher": _pretraining(spec.teacher.pretrain, teacher, space, train),
-        "supernet": _images(spec.supernet, train)
-        * (_TRAINING * _students_macs(ctx) + _teaching_macs(ctx, teacher) + _crop_macs(spec.supernet, space)),
+        "supernet": images_of(spec.supernet, train)
+        * (TRAINING * _students_macs(ctx) + _teaching_macs(ctx, teacher) + _crop_macs(spec.supernet, space)),
         "search": evaluations * val * _measuring_macs(ctx),
     }
     for stage in ctx.start.adopted:
         work[stage] = 0.0
     if ctx.classes:
-        work["retrain"] = spec.retrain.top_k * _images(spec.retrain, train) * _TRAINING * macs(typical)
+        work["retrain"] = spec.retrain.top_k * images_of(spec.retrain, train) * TRAINING * macs(typical)
     return work
 
 
@@ -51,7 +53,7 @@ def _pretraining(spec: PretrainSpec | None, teacher: Architecture, space: Space,
         return 0.0
     own_masks = macs(teacher) * _visible_share(spec)
     decoder = _decoder_macs(spec, teacher.num_patches)
-    return _images(spec, images) * (_TRAINING * (own_masks + decoder) + _crop_macs(spec, space))
+    return images_of(spec, images) * (TRAINING * (own_masks + decoder) + _crop_macs(spec, space))
 
 
 class Estimator:
@@ -126,7 +128,8 @@ def _measuring_macs(ctx: SearchContext) -> float:
     return search.evaluation.mask_seeds * (macs(typical) * (1 - (search.evaluation.mask_ratio or 0.0)) + decoder)
 
 
-def _images(spec: OptimSpec, available: int) -> float:
+def images_of(spec: OptimSpec, available: int) -> float:
+    """How many images a filled training goes through, of so many that there are."""
     return float((spec.epochs or 0) * available)
 
 

@@ -68,7 +68,7 @@ def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | No
         provenance=Provenance(
             job=ctx.start.job_id,
             seed=ctx.seed,
-            supernet_digest=ctx.outputs["supernet"]["digest"],
+            supernet_digest=ctx.outputs.get("supernet", {}).get("digest"),
             dataset_digest=ctx.start.dataset["digest"],
             versions=recorded_versions(),
             retraining=finalist.recipe,

@@ -14,8 +14,8 @@ from workers.stages.search_context import SearchContext
 from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
 from workers.stages.teacher import TEACHER_FILE
 
-_KINDS = {WEIGHTS_FILE: "weights", ARCHITECTURE_FILE: "architecture", MODEL_FILE: "loader"}
-_MEDIA_TYPES = {
+KINDS = {WEIGHTS_FILE: "weights", ARCHITECTURE_FILE: "architecture", MODEL_FILE: "loader"}
+MEDIA_TYPES = {
     WEIGHTS_FILE: "application/octet-stream",
     ARCHITECTURE_FILE: "application/json",
     MODEL_FILE: "text/x-python",
@@ -102,7 +102,7 @@ def _best(ctx: DeliveryContext, winner: Finalist, holdout: float | None) -> Json
 def _exported(ctx: DeliveryContext, networks: Sequence[Finalist]) -> list[ArtifactRef]:
     """Files of each finalist."""
     return [
-        _artifact(ctx, exported_name(network.n, file), file, _KINDS[file], _MEDIA_TYPES[file], network.n)
+        _artifact(ctx, exported_name(network.n, file), file, KINDS[file], MEDIA_TYPES[file], network.n)
         for network in networks
         for file in EXPORT_FILES
     ]
@@ -110,7 +110,7 @@ def _exported(ctx: DeliveryContext, networks: Sequence[Finalist]) -> list[Artifa
 
 def _shared(ctx: DeliveryContext, files: Iterable[tuple[str, str]]) -> list[ArtifactRef]:
     """The weights that the whole job shares."""
-    media_type = _MEDIA_TYPES[WEIGHTS_FILE]
+    media_type = MEDIA_TYPES[WEIGHTS_FILE]
     return [_artifact(ctx, name, name, kind, media_type, None) for name, kind in files if ctx.file(name) is not None]
 
 

@@ -79,7 +79,10 @@ def _train(
     stream: tuple[PathPart, ...] = ("retrain", n)
     network = _fresh(ctx, arch, stream).to(ctx.compute.device)
     optim = Optim.of(ctx, spec, len(data))
-    loop = supervised_loop(network, data, spec, optim, ctx.compute, seed=ctx.seed, stage=stream)
+    assert spec.layer_decay is not None, "filled by service.jobs.resolve"
+    loop = supervised_loop(
+        network, data, spec, optim, ctx.compute, seed=ctx.seed, stage=stream, layer_decay=spec.layer_decay
+    )
     train(ctx, loop, batch_size=optim.batch_size, state={"networks": done}, part=len(done), parts=total)
     return network
 

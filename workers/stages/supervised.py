@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timm.models.vision_transformer import VisionTransformer
 
-from service.jobs.spec import RetrainSpec
+from service.jobs.spec import SupervisedSpec
 from workers.data.dataset import LabelledSet
 from workers.stages.training import Optim, metrics_every
 from workers.training.augment import Augmentation
@@ -17,7 +17,7 @@ from workers.training.randaugment import RandAugment
 from workers.training.schedule import BatchOrder, WarmupCosine
 from workers.training.stochastic_depth import StochasticDepth
 from workers.training.streams import PathPart
-from workers.training.supervised import LabelledBatch, LabelledBatches, Supervised
+from workers.training.supervised import ClassTeacher, LabelledBatch, LabelledBatches, Supervised
 
 EVAL_BATCH = 256
 
@@ -25,12 +25,14 @@ EVAL_BATCH = 256
 def supervised_loop(
     network: VisionTransformer,
     data: LabelledSet,
-    spec: RetrainSpec,
+    spec: SupervisedSpec,
     optim: Optim,
     compute: Compute,
     *,
     seed: int,
     stage: tuple[PathPart, ...],
+    layer_decay: float = 1.0,
+    teacher: ClassTeacher | None = None,
 ) -> TrainingLoop[LabelledBatch]:
     """The training of one network by a filled recipe.
 
@@ -42,8 +44,9 @@ def supervised_loop(
         compute: device and precision.
         seed: of the run.
         stage: names the streams of this training.
+        layer_decay: rate of a block relative to the one above it.
+        teacher: whose decisions are learnt beside the labels; None: labels alone.
     """
-    assert spec.layer_decay is not None, "filled by service.jobs.resolve"
     assert spec.min_lr is not None, "filled by service.jobs.resolve"
     batches = labelled_batches(data, spec, optim, compute, seed=seed, stage=stage)
     total_steps = optim.epochs * batches.order.steps_per_epoch
@@ -53,13 +56,14 @@ def supervised_loop(
             network,
             label_smoothing=spec.label_smoothing,
             stochastic_depth=StochasticDepth(network, spec.drop_path, seed, stage) if spec.drop_path else None,
+            teacher=teacher,
         ),
         batches=batches,
         optimizer=build_adamw(
             network.named_parameters(),
             weight_decay=spec.weight_decay,
             betas=spec.betas,
-            rate_scales=layer_rate_scales(names, len(network.blocks), spec.layer_decay),
+            rate_scales=layer_rate_scales(names, len(network.blocks), layer_decay),
         ),
         schedule=WarmupCosine.of_share(optim.lr, optim.warmup_fraction, total_steps, spec.min_lr),
         compute=compute,
@@ -70,7 +74,7 @@ def supervised_loop(
 
 def labelled_batches(
     data: LabelledSet,
-    spec: RetrainSpec,
+    spec: SupervisedSpec,
     optim: Optim,
     compute: Compute,
     *,
@@ -83,7 +87,7 @@ def labelled_batches(
     return LabelledBatches(data, order, _augmentation(spec), _mixing(spec), compute)
 
 
-def _augmentation(spec: RetrainSpec) -> Augmentation:
+def _augmentation(spec: SupervisedSpec) -> Augmentation:
     assert spec.max_shift is not None, "filled by service.jobs.resolve"
     assert spec.crop_scale is not None, "filled by service.jobs.resolve"
     assert spec.horizontal_flip is not None, "filled by service.jobs.resolve"
@@ -100,7 +104,7 @@ def _augmentation(spec: RetrainSpec) -> Augmentation:
     )
 
 
-def _mixing(spec: RetrainSpec) -> Mixing:
+def _mixing(spec: SupervisedSpec) -> Mixing:
     assert spec.mixup is not None, "filled by service.jobs.resolve"
     assert spec.cutmix is not None, "filled by service.jobs.resolve"
     return Mixing(

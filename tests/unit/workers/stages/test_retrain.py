@@ -47,7 +47,11 @@ def loop(**changes: Any) -> tuple[TrainingLoop[LabelledBatch], torch.nn.Module]:
     assert spec.warmup_fraction is not None
     optim = Optim(spec.epochs, spec.batch_size, spec.lr, spec.warmup_fraction)
     network = build_timm(ARCH, torch_stream(0, "init"))
-    return supervised_loop(network, data, spec, optim, CPU, seed=0, stage=("retrain", 4)), network
+    assert spec.layer_decay is not None
+    training = supervised_loop(
+        network, data, spec, optim, CPU, seed=0, stage=("retrain", 4), layer_decay=spec.layer_decay
+    )
+    return training, network
 
 
 def trained(**changes: Any) -> dict[str, torch.Tensor]:
