@@ -11,8 +11,9 @@ import yaml
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.jobs.resolve import resolve_search
-from service.jobs.spec import SearchSpec
+from service.jobs.resolve import resolve_search, resolve_slimmable
+from service.jobs.spec import SearchSpec, SlimmableSpec
+from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
 from workers.protocol import BlobRef, CheckpointMessage, Resume, Start
 
@@ -42,6 +43,18 @@ TINY: Mapping[str, Any] = {
 }
 """A search that is complete and over in seconds; what it finds is of no use."""
 
+TINY_SCALA: Mapping[str, Any] = {
+    "method": "scala",
+    "dataset": "digits",
+    "network": {"embed_dim": 32, "num_heads": 2, "depth": 2, "patch_size": 4},
+    "widths": {"smallest": 0.25, "step": 0.25, "max_dip": 100.0},
+    "training": {"epochs": 1, "batch_size": 256},
+    "constraints": [{"metric": "params_m", "max": 0.02}],
+    "export": {"top_k": 2},
+    "seed": 0,
+}
+"""The same over widths: four are trained, nine lie between."""
+
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """``base`` with nested ``changes``."""
@@ -65,13 +78,18 @@ def search_start(
     dataset: DatasetInfo = BUILTINS["digits"],
     blob: Path | None = None,
     teacher: tuple[TeacherInfo, Path] | None = None,
+    warm: SupernetInfo | None = None,
     threads: int = 1,
     checkpoint_s: float = 1e9,
     fence: int = 1,
 ) -> Start:
     """The order that a supervisor would give for a search body; each fence has a run directory of its own."""
     info, weights = teacher or (None, None)
-    spec = resolve_search(SearchSpec.model_validate(body), dataset, registered=info).spec
+    spec: SearchSpec | SlimmableSpec
+    if body["method"] == "masktas":
+        spec = resolve_search(SearchSpec.model_validate(body), dataset, registered=info).spec
+    else:
+        spec = resolve_slimmable(SlimmableSpec.model_validate(body), dataset, registered=info, warm=warm).spec
     inputs = [BlobRef(name="dataset", path=str(blob), sha256=dataset.digest)] if blob else []
     if info is not None:
         inputs.append(BlobRef(name="teacher", path=str(weights), sha256=info.digest))

@@ -22,7 +22,7 @@ from service.embedded.children import ChildSpec
 from service.ids import IdKind, parse_id
 from service.settings import Settings
 from tests.faults.appointments import FOLDER
-from tests.stage_runs import TINY, merged
+from tests.stage_runs import TINY, TINY_SCALA, merged
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -31,6 +31,12 @@ STAGES = ("data", "teacher", "supernet", "search", "retrain", "export", "report"
 
 # Long enough for checkpoints inside the stages, which come every 0.2 seconds here.
 SEARCH = merged(TINY, {"teacher": {"pretrain": {"epochs": 4}}, "supernet": {"epochs": 4}, "retrain": {"epochs": 3}})
+
+# Long enough in the same way.
+SCALA = merged(
+    TINY_SCALA, {"teacher": {"train": {"epochs": 4, "batch_size": 128}}, "training": {"epochs": 4, "batch_size": 128}}
+)
+SEPARATE = merged(SCALA, {"method": "separate", "widths": {"smallest": 0.5, "step": 0.5}})
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Service:
         self._client = Client(stack.url, stack.api_key)
         self._sessions = session_factory(sync_engine(stack.settings.database_url, "test"))
 
-    def search(self) -> str:
-        return self._client.search(SEARCH).id
+    def search(self, body: dict[str, Any] = SEARCH) -> str:
+        return self._client.search(body).id
 
     def finish(self, job_id: str) -> Outcome:
         wait_until(lambda: self._client.job(job_id).done, f"{job_id} ends", limit_s=400, poll_s=0.2)
@@ -141,3 +147,15 @@ def test_killed_database_changes_nothing(service: Service, undisturbed: Outcome)
     assert service.finish(job_id) == undisturbed
     assert list(service.appointments.iterdir()) == []
     assert service.outcomes(job_id) == ["succeeded"]
+
+
+@pytest.mark.parametrize(("body", "training"), [(SCALA, "supernet"), (SEPARATE, "separate")], ids=["scala", "separate"])
+def test_a_search_over_widths_killed_once_in_each_stage(service: Service, body: dict[str, Any], training: str) -> None:
+    expected = service.finish(service.search(body))
+    stages = ("data", "teacher", training, "search", "export", "report")
+    for stage in stages:
+        (service.appointments / stage).write_text("trainer")
+    job_id = service.search(body)
+    assert service.finish(job_id) == expected
+    assert list(service.appointments.iterdir()) == []
+    assert service.outcomes(job_id) == ["failed"] * len(stages) + ["succeeded"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, assert_never
 
 from service.db.models import JobKind
 from service.errors import BudgetExhausted
@@ -21,6 +21,16 @@ from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
 from workers.stages.search import SearchStage
 from workers.stages.search_context import SearchContext
+from workers.stages.slimmable.context import SlimmableContext
+from workers.stages.slimmable.estimate import width_work
+from workers.stages.slimmable.extract import extract_job
+from workers.stages.slimmable.importing import import_supernet_job
+from workers.stages.slimmable.result import width_result
+from workers.stages.slimmable.search import WidthStage, width_finalists
+from workers.stages.slimmable.separate import SeparateStage
+from workers.stages.slimmable.supernet import SlimmableStage
+from workers.stages.slimmable.teacher import WidthTeacherStage
+from workers.stages.slimmable.transfer import transfer_job
 from workers.stages.supernet import SupernetStage
 from workers.stages.teacher import TeacherStage
 from workers.stages.teacher_import import import_teacher_job
@@ -55,6 +65,18 @@ def search_stages() -> tuple[Stage[SearchContext], ...]:
     )
 
 
+def width_stages(ctx: SlimmableContext) -> tuple[Stage[SlimmableContext], ...]:
+    """The stages of a search over widths in order."""
+    return (
+        DataStage(),
+        WidthTeacherStage(),
+        SlimmableStage() if ctx.is_shared else SeparateStage(),
+        WidthStage(),
+        ExportStage(width_finalists),
+        ReportStage(width_finalists),
+    )
+
+
 def run_job(start: Start, channel: Channel) -> Result:
     """Run one attempt of a job.
 
@@ -66,14 +88,31 @@ def run_job(start: Start, channel: Channel) -> Result:
         StopRequested: after a checkpoint, where the stage has something to save.
         ServiceError: the job cannot succeed; see ``service.errors``.
     """
-    kind = JobKind(start.kind)
-    if kind is JobKind.DATASET_IMPORT:
-        return import_dataset_job(start, channel)
-    if kind is JobKind.TEACHER_IMPORT:
-        return import_teacher_job(start, channel)
-    ctx = SearchContext(start, channel)
-    _run_stages(ctx, search_stages(), planned_work)
-    return search_result(ctx)
+    match JobKind(start.kind):
+        case JobKind.SEARCH:
+            return _search(start, channel)
+        case JobKind.DATASET_IMPORT:
+            return import_dataset_job(start, channel)
+        case JobKind.TEACHER_IMPORT:
+            return import_teacher_job(start, channel)
+        case JobKind.SUPERNET_IMPORT:
+            return import_supernet_job(start, channel)
+        case JobKind.EXTRACT:
+            return extract_job(start, channel)
+        case JobKind.TRANSFER:
+            return transfer_job(start, channel)
+        case other:
+            assert_never(other)
+
+
+def _search(start: Start, channel: Channel) -> Result:
+    if start.spec["method"] == "masktas":
+        ctx = SearchContext(start, channel)
+        _run_stages(ctx, search_stages(), planned_work)
+        return search_result(ctx)
+    of_widths = SlimmableContext(start, channel)
+    _run_stages(of_widths, width_stages(of_widths), width_work)
+    return width_result(of_widths)
 
 
 def _run_stages(ctx: Ctx, stages: Sequence[Stage[Ctx]], work: Callable[[Ctx], dict[str, float]]) -> None:

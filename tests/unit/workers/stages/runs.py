@@ -26,20 +26,20 @@ class StopAt:
 
 
 class StoppingChannel(RecordingChannel):
-    """Asks for a stop at a moment of the run itself, so that no clock takes part."""
+    """Asks for a stop at moments of the run itself, so that no clock takes part."""
 
-    def __init__(self, stop_at: StopAt | None) -> None:
+    def __init__(self, *stops: StopAt | None) -> None:
         super().__init__()
-        self._stop_at = stop_at
+        self._stops = [stop for stop in stops if stop is not None]
 
     def send(self, message: TrainerMessage) -> None:
         """Look for the moment."""
         super().send(message)
-        stop_at = self._stop_at
-        if stop_at is None or not isinstance(message, Progress):
+        if not isinstance(message, Progress):
             return
-        if message.stage == stop_at.stage and message.fraction >= stop_at.fraction:
-            self.request_stop(stop_at.reason)
+        for stop in self._stops:
+            if message.stage == stop.stage and message.fraction >= stop.fraction:
+                self.request_stop(stop.reason)
 
     @property
     def last_checkpoint(self) -> CheckpointMessage:
@@ -47,9 +47,9 @@ class StoppingChannel(RecordingChannel):
         return self.of_type(CheckpointMessage)[-1]
 
 
-def run_until(start: Start, stop_at: StopAt) -> StoppingChannel:
+def run_until(start: Start, *stops: StopAt) -> StoppingChannel:
     """Run a job that is stopped on the way."""
-    channel = StoppingChannel(stop_at)
+    channel = StoppingChannel(*stops)
     with pytest.raises(StopRequested):
         run_job(start, channel)
     return channel
@@ -65,10 +65,14 @@ class Found:
 
 
 def search_to_export(
-    folder: Path, *stops: StopAt, checkpoint_s: float = 1e9, changes: Mapping[str, Any] | None = None
+    folder: Path,
+    *stops: StopAt,
+    checkpoint_s: float = 1e9,
+    changes: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] = TINY,
 ) -> Found:
     """Run the tiny search up to its export, in as many attempts as there are stops and one more."""
-    start = search_start({**TINY, **(changes or {})}, folder, checkpoint_s=checkpoint_s)
+    start = search_start({**body, **(changes or {})}, folder, checkpoint_s=checkpoint_s)
     rows: dict[int, CandidateRow] = {}
     for stop in [*stops, StopAt("export")]:
         channel = run_until(start, stop)

@@ -1,0 +1,186 @@
+"""The job that takes one width out of a slimmable network: seconds, since nothing is trained."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from models.export import ExportLoadError, ParityError, verify_export, write_export
+from models.export_record import Accuracy, ExportRecord, Provenance
+from search.cost import cost
+from service.errors import ExportParityFailed, NoFeasibleCandidate
+from service.jobs.spec import ExtractSpec
+from workers.channel import Channel
+from workers.protocol import ArtifactRef, Result, Start
+from workers.stages.context import Context, Json
+from workers.stages.result import KINDS, MEDIA_TYPES
+from workers.stages.slimmable.known import KnownNetwork
+from workers.stages.slimmable.weights import SlicedWeights
+from workers.training.files import WrittenFile
+from workers.training.streams import torch_stream
+from workers.versions import recorded_versions
+
+STAGE = "extract"
+FOLDER = "export"
+
+_PARITY_IMAGES = 16
+_WARM_UPS = 3
+_REPEATS = 15
+_HOPELESS = 2.0
+"""A single pass that takes so many times the limit is not repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long one forward pass takes on this worker, in milliseconds.
+
+    Attributes:
+        median_ms: over ``repeats`` passes.
+        batch_size: images of a pass.
+        repeats: timed passes.
+        threads: that the pass may use.
+    """
+
+    median_ms: float
+    batch_size: int
+    repeats: int
+    threads: int
+
+
+def extract_job(start: Start, channel: Channel) -> Result:
+    """Export the best of the widths in question.
+
+    An interrupted extraction starts again from the beginning; it has nothing to save.
+
+    Raises:
+        NoFeasibleCandidate: no width is as fast as asked for.
+        ExportParityFailed: the files do not answer as the slice does.
+        SupernetUnavailable: the weights are damaged on this host.
+        StopRequested: when asked to stop.
+    """
+    spec = ExtractSpec.model_validate(start.spec)
+    ctx = Context(start, channel)
+    ctx.enter(STAGE)
+    known = KnownNetwork.of(start)
+    weights = known.weights()
+    head_dim, latency = chosen_width(ctx, spec, weights)
+    record = _record(ctx, known, head_dim)
+    trained = weights.trained(head_dim)
+    folder = ctx.path(FOLDER)
+    files = write_export(folder, trained.state, record)
+    images = generated_images(ctx.start.seed, _PARITY_IMAGES, weights)
+    try:
+        parity = verify_export(folder, images, trained.answer(images))
+    except (ExportLoadError, ParityError) as error:
+        raise ExportParityFailed(f"The exported files are not the slice of the network: {error}") from error
+    ctx.poll_to_finish()
+    return Result(
+        result={
+            "supernet": known.reference,
+            **_facts(known, head_dim),
+            "costs": dict(record.costs),
+            "latency": asdict(latency) if latency else None,
+            "parity": asdict(parity),
+        },
+        artifacts=[
+            ArtifactRef(
+                **ctx.reference(file.name, WrittenFile(folder / file.name, file.sha256, file.size_bytes)).model_dump(),
+                kind=KINDS[file.name],
+                media_type=MEDIA_TYPES[file.name],
+            )
+            for file in files
+        ],
+    )
+
+
+def _facts(known: KnownNetwork, head_dim: int) -> Json:
+    net = known.net
+    return {
+        "width": net.embed_dim(head_dim),
+        "ratio": net.ratio(head_dim),
+        "head_dim": head_dim,
+        "interpolated": not net.is_trained(head_dim),
+        "accuracy": known.width(head_dim)["accuracy"],
+    }
+
+
+def chosen_width(ctx: Context, spec: ExtractSpec, weights: SlicedWeights) -> tuple[int, Latency | None]:
+    """The first of the widths, which come best first, that is fast enough, with what was measured.
+
+    Raises:
+        NoFeasibleCandidate: there is none.
+    """
+    limit = spec.max_latency_ms
+    if limit is None:
+        return spec.head_dims[0], None
+    fastest: float | None = None
+    for done, head_dim in enumerate(spec.head_dims):
+        images = generated_images(ctx.start.seed, spec.batch_size, weights)
+        latency = measure_latency(weights.network(head_dim), images, limit)
+        if latency.median_ms <= limit:
+            return head_dim, latency
+        fastest = latency.median_ms if fastest is None else min(fastest, latency.median_ms)
+        ctx.progress((done + 1) / (len(spec.head_dims) + 1))
+        ctx.poll()
+    raise NoFeasibleCandidate(
+        f"None of the {len(spec.head_dims)} widths in question answers within {limit:g} ms on this worker; the "
+        f"fastest took {fastest:.3g} ms at batches of {spec.batch_size}. Raise max_latency_ms.",
+        extra={"fastest_ms": fastest},
+    )
+
+
+@torch.inference_mode()
+def measure_latency(network: nn.Module, images: Tensor, limit_ms: float) -> Latency:
+    """Time forward passes on the CPU; one of a network that is hopelessly slow is not repeated."""
+    times: list[float] = []
+    for warm in range(_WARM_UPS):
+        times = [_pass_ms(network, images)]
+        if warm and times[0] > _HOPELESS * limit_ms:
+            break
+    else:
+        times = [_pass_ms(network, images) for _ in range(_REPEATS)]
+    return Latency(median(times), len(images), len(times), torch.get_num_threads())
+
+
+def _pass_ms(network: nn.Module, images: Tensor) -> float:
+    began = time.perf_counter()
+    network(images)
+    return 1000 * (time.perf_counter() - began)
+
+
+def generated_images(seed: int, count: int, weights: SlicedWeights) -> Tensor:
+    """Images of noise (count, C, S, S), as normalised ones are spread."""
+    arch = weights.net.largest
+    generator = torch_stream(seed, STAGE, "images")
+    return torch.randn(count, arch.in_chans, arch.img_size, arch.img_size, generator=generator)
+
+
+def _record(ctx: Context, known: KnownNetwork, head_dim: int) -> ExportRecord:
+    arch = known.net.architecture(head_dim)
+    deployed = cost(arch)
+    accuracy = known.width(head_dim)["accuracy"]
+    return ExportRecord(
+        architecture=arch,
+        classes=class_names(known, arch.num_classes),
+        preprocessing=known.preprocessing,
+        costs={"params_m": deployed.params_m, "gmacs": deployed.gmacs},
+        scores={} if accuracy is None else {"accuracy": accuracy},
+        accuracy=Accuracy(val=accuracy if arch.num_classes else None),
+        provenance=Provenance(
+            job=ctx.start.job_id,
+            seed=ctx.start.seed,
+            supernet_digest=known.digest,
+            dataset_digest=known.info["dataset"],
+            versions=recorded_versions(),
+            retraining=(known.info.get("spec") or {}).get("training"),
+        ),
+    )
+
+
+def class_names(known: KnownNetwork, num_classes: int) -> tuple[str, ...]:
+    """Names in the order of the logits; their numbers where a checkpoint came without names."""
+    return tuple(known.info["classes"]) or tuple(map(str, range(num_classes)))
