@@ -79,6 +79,21 @@ def test_every_width_equals_the_timm_network_extracted_from_it(name: str) -> Non
         torch.testing.assert_close(alone(x), whole(x, arch, cut), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [1, 5])
+@torch.no_grad()
+def test_heads_of_one_channel_and_images_of_one_patch_are_ordinary(heads: int) -> None:
+    largest = replace(
+        BOTH, embed_dim=3 * heads, num_heads=(heads,) * 2, head_dim=3, img_size=3, in_chans=1, num_classes=1
+    )
+    net = replace(RELEASED, largest=largest, head_dims=(1, 3))
+    whole, x = supernet(largest), torch.randn(3, 1, 3, 3, generator=seeded(2))
+    for width in (1, 2, 3):
+        arch, cut = net.architecture(width), net.cut(width)
+        alone = build_timm(arch).eval()
+        alone.load_state_dict(extract_state(whole.state_dict(), largest, arch, cut))
+        torch.testing.assert_close(alone(x), whole(x, arch, cut), rtol=1e-5, atol=1e-5)
+
+
 @torch.no_grad()
 def test_attention_scale_of_the_whole_network_changes_what_subnets_say() -> None:
     whole, x = supernet(WHOLE), images()
