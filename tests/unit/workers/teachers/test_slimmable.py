@@ -71,6 +71,15 @@ def test_weights_come_before_their_average(tmp_path: Path) -> None:
     assert all(torch.equal(read.state[name], state[name]) for name in state)
 
 
+def test_the_average_is_read_where_there_is_nothing_else(tmp_path: Path) -> None:
+    document = scala_checkpoint()
+    average = document["model_ema"]
+    del document["model"]
+    read = read_slimmable(saved(tmp_path, document))
+    assert read.found_in == "model_ema"
+    assert all(torch.equal(read.state[name], average[name]) for name in average)
+
+
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
 def test_without_arguments_the_caller_says_what_the_widths_are(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
