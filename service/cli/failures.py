@@ -57,9 +57,10 @@ _START_ONE = "start one with `vitailor up`, or name a running one with --url or 
 _NEXT_STEPS = {
     "unauthorized": "give the server's key in VITAILOR_API_KEY, or name its data folder with --data",
     "forbidden": "use a key that has the scope for this",
-    "not_found": "`vitailor jobs`, `vitailor datasets` and `vitailor teachers list` tell what there is",
+    "not_found": "`vitailor jobs`, `datasets`, `teachers list` and `supernets list` tell what there is",
     "validation_failed": "correct what is named above; `vitailor validate` checks without starting anything",
     "constraint_unsatisfiable": "choose a limit inside the reachable range",
+    "unknown_width": "`vitailor supernets show ID` lists the widths and which of them are offered",
     "invalid_state": "`vitailor job ID` shows the state; the actions that are possible now are named above",
 }
 

@@ -13,7 +13,7 @@ from service.cli import output
 from service.cli.connection import DataOption, UrlOption, connect
 from service.cli.failures import Exit, UsageProblem, problem_lines
 from service.cli.watch import follow
-from service.client import Candidate, Client, Job
+from service.client import Candidate, Client, Job, Width
 from service.client.client import JobAction
 
 JobArgument = Annotated[str, typer.Argument(metavar="ID", help="The job, such as job_0193...")]
@@ -104,11 +104,15 @@ def download(
     url: UrlOption = None,
     data: DataOption = None,
 ) -> None:
-    """Download the winner: architecture.json, weights.safetensors and model.py, each checked against its digest."""
+    """Download the winner, or what was extracted: architecture.json, weights.safetensors and model.py.
+
+    Each file is checked against its digest.
+    """
     folder = out or Path(job_id)
     with connect(url, data) as client:
         job = client.job(job_id)
-        for path in fetch_all(client, job, folder) if everything else fetch_winner(client, job, folder):
+        whole = everything or job.kind == "extract"
+        for path in fetch_all(client, job, folder) if whole else fetch_winner(client, job, folder):
             print(path)
 
 
@@ -142,17 +146,38 @@ def print_job(client: Client, job: Job) -> None:
         print(f"  warning: {warning.detail}")
     if job.error is not None:
         print("\n".join(problem_lines(job.error)))
-    if job.status == "succeeded" and job.kind == "teacher_import":
-        print(f"teacher: {(job.result or {}).get('teacher')}")
-    if job.status == "succeeded" and job.kind == "search":
-        print_result(client, job)
-        print(f"next: `vitailor download {job.id}` fetches the winner")
+    if job.status == "succeeded":
+        _print_end(client, job)
+
+
+def _print_end(client: Client, job: Job) -> None:
+    result = job.result or {}
+    match job.kind:
+        case "search":
+            print_result(client, job)
+            print(f"next: `vitailor download {job.id}` fetches the winner")
+        case "teacher_import":
+            print(f"teacher: {result['teacher']}")
+        case "supernet_import":
+            print(f"supernet: {result['supernet']}")
+        case "extract":
+            costs = result["costs"]
+            print(
+                f"width: {result['width']}, {costs['params_m']:.4f} M parameters, {costs['gmacs']:.5f} GMACs, "
+                f"accuracy {output.percent(result['accuracy'])} on validation"
+            )
+            print(f"next: `vitailor download {job.id}` fetches its files")
+        case "transfer":
+            output.make_console().print(output.transfer_table(result))
 
 
 def print_result(client: Client, job: Job) -> None:
     """Write what a search has found and what is to be thought of it."""
     result = job.result or {}
     output.make_console().print(output.candidates_table(client.pareto(job.id), title="Pareto front"))
+    if result.get("widths"):
+        widths = [Width.model_validate(width) for width in result["widths"]]
+        output.make_console().print(output.widths_table(widths, title="Widths"))
     winner = find_winner(client, job)
     accuracy = winner.accuracy or {}
     print(

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from service.client import Candidate, Dataset, Event, Job, Space, Teacher
+from service.client import Candidate, Dataset, Event, Job, Space, Supernet, Teacher, Width
 
 _PIPE_WIDTH = 160  # nobody wraps what goes into a file
 
@@ -96,6 +96,44 @@ def spaces_table(spaces: Iterable[Space]) -> Table:
         low, high = space.costs["min"], space.costs["max"]
         params, gmacs = (f"{low[metric]:.4g} to {high[metric]:.4g}" for metric in ("params_m", "gmacs"))
         table.add_row(space.name, f"{space.size:.3g}", params, gmacs, space.description)
+    return table
+
+
+def supernets_table(supernets: Iterable[Supernet]) -> Table:
+    """One line a supernet."""
+    table = _table("supernet", "method", "widths", "offered", "best val acc", "job")
+    for supernet in supernets:
+        offered = [width for width in supernet.widths if width.offered]
+        best = max((width.accuracy for width in offered if width.accuracy is not None), default=None)
+        counts = (str(len(supernet.widths)), str(len(offered))) if supernet.widths else ("-", "-")
+        table.add_row(supernet.id, supernet.method, *counts, percent(best), supernet.job)
+    return table
+
+
+def widths_table(widths: Iterable[Width], title: str | None = None) -> Table:
+    """One line a width of a slimmable network."""
+    table = _table("width", "ratio", "params [M]", "GMACs", "val acc", "trained", "offered", title=title)
+    for width in widths:
+        table.add_row(
+            str(width.width),
+            number(width.ratio, 4),
+            number(width.params_m, 4),
+            number(width.gmacs, 5),
+            percent(width.accuracy),
+            "no" if width.interpolated else "yes",
+            "yes" if width.offered else "no",
+        )
+    return table
+
+
+def transfer_table(result: dict[str, Any]) -> Table:
+    """What the features of each width are worth on other images; of a transfer's result."""
+    title = f"on {result['dataset']}, {result['images']['val']} images"
+    table = _table("width", "ratio", "linear probe", f"{result['k']} neighbours", title=title)
+    for width in result["widths"]:
+        table.add_row(
+            str(width["width"]), number(width["ratio"], 4), percent(width["linear_probe"]), percent(width["knn"])
+        )
     return table
 
 

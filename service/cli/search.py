@@ -17,7 +17,7 @@ FileArgument = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML or JSON with the fields of a search.", show_default=False)
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Id of a dataset, or the name of a built-in.")]
-MethodOption = Annotated[str | None, typer.Option("--method", help="How the supernet is trained, such as masktas.")]
+MethodOption = Annotated[str | None, typer.Option("--method", help="masktas, scala, usnet or separate.")]
 SpaceOption = Annotated[
     str | None, typer.Option("--space", help="Name of a search space; `vitailor spaces` lists them.")
 ]
@@ -115,7 +115,8 @@ def _spec(file: Path | None, flags: Flags) -> dict[str, Any]:
 
 def _print_validation(answer: dict[str, Any]) -> None:
     feasible = answer["feasible"]
-    print(f"valid: {feasible['architectures']:,} of {feasible['space_size']:,} architectures meet all limits")
+    what = "widths" if answer.get("widths") else "architectures"
+    print(f"valid: {feasible['architectures']:,} of {feasible['space_size']:,} {what} meet all limits")
     for span in answer["reachable"]:
         print(f"  {span['metric']} from {span['min']:.6g} to {span['max']:.6g} is reachable")
     for warning in answer["warnings"]:

@@ -26,6 +26,7 @@ from service.client.records import (
     Space,
     Supernet,
     Teacher,
+    Width,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "Supernet",
     "Teacher",
     "Unreachable",
+    "Width",
 ]

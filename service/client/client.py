@@ -152,8 +152,38 @@ class Client:
         return self._list("/spaces", Space, None)
 
     def supernets(self) -> list[Supernet]:
-        """Supernets that searches have trained, the newest first."""
+        """Supernets that jobs have trained or imported, the newest first."""
         return self._list("/supernets", Supernet, None)
+
+    def supernet(self, supernet_id: str) -> Supernet:
+        """One supernet."""
+        return Supernet.model_validate(self._transport.get(f"/supernets/{segment(supernet_id)}"))
+
+    def extract(self, supernet_id: str, asked: Json) -> Job:
+        """Export one width of a slimmable network; the files are artifacts of the job, which takes seconds.
+
+        Args:
+            supernet_id: of the network.
+            asked: ``{"width": n}``, ``{"ratio": r}``, or limits ``max_params_m``, ``max_gmacs``, ``max_latency_ms``.
+        """
+        return Job.model_validate(self._transport.post(f"/supernets/{segment(supernet_id)}/extract", asked))
+
+    def import_supernet(self, source: Json) -> Job:
+        """Import a checkpoint of Scala's released code; ``result["supernet"]`` of the job is the id.
+
+        Args:
+            source: ``path`` below the server's import root, and what the file does not tell.
+        """
+        return Job.model_validate(self._transport.post("/supernets/import", source))
+
+    def transfer(self, supernet_id: str, asked: Json) -> Job:
+        """Judge the features of every offered width on another dataset; the job's result has both accuracies.
+
+        Args:
+            supernet_id: of the network.
+            asked: ``dataset``, and the number ``k`` of nearest neighbours.
+        """
+        return Job.model_validate(self._transport.post(f"/supernets/{segment(supernet_id)}/transfer", asked))
 
     def _list(self, path: str, record: type[R], limit: int | None, **params: Any) -> list[R]:
         """Items of a paged list, in order, at most ``limit``."""

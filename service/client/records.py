@@ -153,14 +153,31 @@ class Space(Record):
     costs: Json
 
 
+class Width(Record):
+    """A width of a slimmable network; ``offered`` ones can be extracted, ``accuracy`` is on validation images."""
+
+    ratio: float
+    width: int
+    accuracy: float | None = None
+    interpolated: bool = False
+    offered: bool = True
+    params_m: float | None = None
+    gmacs: float | None = None
+
+
 class Supernet(Record):
-    """Shared weights of a space that ``job`` has trained; another search can take them over by ``id``."""
+    """Shared weights of a space, or of a slimmable network with ``widths``, that ``job`` has trained or imported.
+
+    Another search can take them over by ``id``.
+    """
 
     id: str
     job: str
     method: str
     digest: str
     space: Json
+    widths: list[Width] = []
+    info: Json = {}
 
 
 class Page(BaseModel, Generic[T]):

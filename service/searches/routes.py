@@ -14,7 +14,7 @@ from service.http import StrictRoute, url
 from service.idempotency import OnceDep, json_response
 from service.jobs.schemas import JobView
 from service.jobs.service import show_job
-from service.jobs.spec import SearchSpec
+from service.jobs.spec import AnySearchSpec
 from service.openapi import Responses, problems
 from service.searches.schemas import SearchPreview
 from service.searches.service import preview_search, start_search
@@ -40,9 +40,20 @@ _EXAMPLES: dict[str, Example] = {
             "metadata": {"team": "line-3"},
         },
     },
+    "slimmable": {
+        "summary": "One network that runs at many widths",
+        "value": {
+            "method": "scala",
+            "dataset": "digits",
+            "constraints": [{"metric": "params_m", "max": 0.2}],
+            "widths": {"smallest": 0.25, "step": 0.125},
+            "training": {"epochs": 30},
+            "export": {"top_k": 2},
+        },
+    },
 }
 
-SearchBody = Annotated[SearchSpec, Body(openapi_examples=_EXAMPLES)]
+SearchBody = Annotated[AnySearchSpec, Body(openapi_examples=_EXAMPLES, discriminator="method")]
 
 _CREATED: Responses = {
     202: {

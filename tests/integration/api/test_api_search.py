@@ -67,7 +67,6 @@ def test_a_limit_without_effect_becomes_a_warning(api: TestClient) -> None:
     [
         ("/serch", {}, "unknown_field", "search"),
         ("/search/populaton", 10, "unknown_field", "population"),
-        ("/method", "darts", "not_allowed", "masktas"),
         ("/constraints/0/metric", "flops", "not_allowed", "params_m"),
         ("/objectives/0/metric", "beauty", "not_allowed", "score"),
         ("/search/population", -5, "out_of_range", 2),
@@ -139,9 +138,66 @@ def test_a_field_that_contradicts_itself_is_named(api: TestClient, pointer: str,
     assert [(item["pointer"], item["code"]) for item in response.json()["errors"]] == [(pointer, "invalid")]
 
 
-def test_missing_fields_are_all_named(api: TestClient) -> None:
-    problem = api.post("/search", json={}).json()
-    assert {(e["pointer"], e["code"]) for e in problem["errors"]} == {("/method", "missing"), ("/dataset", "missing")}
+@pytest.mark.parametrize(
+    ("body", "missing"), [({}, "/method"), ({"method": "masktas"}, "/dataset"), ({"method": "scala"}, "/dataset")]
+)
+def test_a_missing_field_is_named(api: TestClient, body: dict[str, Any], missing: str) -> None:
+    problem = api.post("/search", json=body).json()
+    assert [(e["pointer"], e["code"]) for e in problem["errors"]] == [(missing, "missing")]
+
+
+def test_a_method_that_there_is_not_is_refused_with_those_that_there_are(api: TestClient) -> None:
+    for unknown in ("darts", "x" * 200, 7, None, ["scala"], {"scala": {}}):
+        problem = api.post("/search", json={"method": unknown, "dataset": "digits"}).json()
+        (item,) = problem["errors"]
+        assert (item["pointer"], item["code"]) == ("/method", "not_allowed"), unknown
+        assert item["allowed"] == ["masktas", "scala", "separate", "usnet"]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "code", "allowed"),
+    [
+        ("/space", {}, "unknown_field", "network"),
+        ("/training/epoch", 3, "unknown_field", "epochs"),
+        ("/training/noise_calibration/after", 3, "unknown_field", "after_epochs"),
+        ("/training/noise_calibration/after_epochs", -1, "out_of_range", 0),
+        ("/training/stable_sampling", "sometimes", "not_allowed", "paper"),
+        ("/teacher/train/mixup", -1, "out_of_range", 0),
+        ("/widths/smallest", 1, "out_of_range", 1),
+        ("/widths/max_dip", 1e308, "out_of_range", 100),
+        ("/network/embed_dim", 10**30, "out_of_range", 8192),
+        ("/network/in_chans", 2, "not_allowed", 3),
+        ("/export/top_k", 0, "out_of_range", 1),
+    ],
+)
+def test_a_bad_value_of_a_slimmable_network_is_refused_at_its_field(
+    api: TestClient, pointer: str, value: Any, code: str, allowed: Any
+) -> None:
+    response = api.post("/search/validate", json={**changed(pointer, value), "method": "scala"})
+    assert response.status_code == 422
+    (item,) = [item for item in response.json()["errors"] if item["pointer"] == pointer]
+    assert item["code"] == code
+    assert allowed in (item["allowed"] if isinstance(item["allowed"], list) else item["allowed"].values())
+
+
+@pytest.mark.parametrize("value", ["often", 1.5])
+def test_every_fault_of_a_value_with_several_forms_is_told_at_the_value(api: TestClient, value: Any) -> None:
+    for method, pointer in (("scala", "/training/noise_calibration"), ("masktas", "/search/evaluation/companions")):
+        body = {**changed(pointer, value), "method": method}
+        items = api.post("/search/validate", json=body).json()["errors"]
+        assert {item["pointer"] for item in items} == {pointer}
+
+
+def test_a_slimmable_network_is_shown_with_its_widths_before_it_is_trained(api: TestClient) -> None:
+    limits = [{"metric": "params_m", "max": 0.1}]
+    body = {"method": "scala", "dataset": "digits", "widths": {"step": 0.25}, "constraints": limits}
+    shown = api.post("/search/validate", json=body).json()
+    widths = shown["widths"]
+    assert [width["width"] for width in widths] == list(range(24, 97, 3))
+    assert [width["ratio"] for width in widths if width["trained"]] == [0.25, 0.5, 0.75, 1.0]
+    assert [width["feasible"] for width in widths] == [width["params_m"] <= 0.1 for width in widths]
+    assert shown["feasible"] == {"architectures": sum(w["feasible"] for w in widths), "space_size": 25}
+    assert shown["reachable"][0] == {"metric": "params_m", "min": widths[0]["params_m"], "max": widths[-1]["params_m"]}
 
 
 @pytest.mark.parametrize("dataset", ["cifar", "ds_0", "ds_" + "0" * 32, "job_" + "0" * 32])

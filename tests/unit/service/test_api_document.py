@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from service.contract import contract
 from service.datasets.builtin import BUILTINS
-from service.jobs.resolve import resolve_search
-from service.jobs.spec import SearchSpec
+from service.jobs.resolve import resolve_search, resolve_slimmable
+from service.jobs.spec import AnySearchSpec, SearchSpec, SlimmableSpec
 
 COPY = Path(__file__).parents[3] / "docs" / "openapi.json"
 PUBLIC = {"/healthz", "/readyz", "/readyz/workers"}
@@ -97,7 +98,11 @@ def test_request_bodies_and_main_answers_have_examples(document: dict[str, Any])
 def test_the_examples_of_a_search_are_accepted(document: dict[str, Any]) -> None:
     examples = document["paths"]["/search"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     for example in examples.values():
-        resolve_search(SearchSpec.model_validate(example["value"]), BUILTINS["digits"])
+        match TypeAdapter[AnySearchSpec](AnySearchSpec).validate_python(example["value"]):
+            case SearchSpec() as spec:
+                resolve_search(spec, BUILTINS["digits"])
+            case SlimmableSpec() as spec:
+                resolve_slimmable(spec, BUILTINS["digits"])
 
 
 def test_the_short_forms_are_documented(document: dict[str, Any]) -> None:
