@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ def net(head_dims: tuple[int, ...], head_dim: int = 64) -> Slimmable:
     return Slimmable(largest=largest, head_dims=head_dims)
 
 
-def draws(sampling: WidthSampling, head_dims: tuple[int, ...], steps: int = 400) -> list[tuple[int, ...]]:
-    plan = WidthPlan(net=net(head_dims, head_dims[-1]), sampling=sampling)
+def draws(
+    sampling: WidthSampling, head_dims: tuple[int, ...], steps: int = 400, **changes: Any
+) -> list[tuple[int, ...]]:
+    plan = WidthPlan(net=net(head_dims, head_dims[-1]), sampling=sampling, **changes)
     return [plan.draw(np.random.default_rng(step)) for step in range(steps)]
 
 
@@ -82,3 +85,43 @@ def test_a_grid_of_two_or_three_widths_trains_those_that_exist(
 ) -> None:
     assert set(draws(sampling, (4, 8), 5)) == {two}
     assert set(draws(sampling, (4, 6, 8), 5)) == {three}
+
+
+def test_widths_leave_the_grid_as_often_as_stated_and_reach_all_between_their_neighbours() -> None:
+    drawn = draws(WidthSampling.PAPER, (8, 12, 16, 20), 3000, off_grid=0.5)
+    assert {widths[-1] for widths in drawn} == {8}
+    between = Counter(width for widths in drawn for width in widths[1:-1])
+    assert set(between) == set(range(9, 20))
+    # 12 and 16 have six others each between their neighbours, three of which they share.
+    assert between[12] / 3000 == pytest.approx(0.5, abs=0.03)
+    assert between[9] / 3000 == pytest.approx(0.5 / 6, abs=0.02)
+    assert between[13] / 3000 == pytest.approx(2 * 0.5 / 6, abs=0.02)
+
+
+def test_the_smallest_is_moved_as_often_as_stated_and_never_to_the_next_of_the_grid() -> None:
+    smallest = Counter(w[-1] for w in draws(WidthSampling.PAPER, (8, 12, 16, 20), 3000, off_grid_smallest=0.3))
+    assert {width: count / 3000 for width, count in smallest.items()} == pytest.approx(
+        {8: 0.7, 9: 0.1, 10: 0.1, 11: 0.1}, abs=0.03
+    )
+
+
+@pytest.mark.parametrize("sampling", WidthSampling)
+def test_moved_widths_still_run_down_from_the_whole_network(sampling: WidthSampling) -> None:
+    for step in draws(sampling, (8, 12, 16, 20, 24), off_grid=1.0, off_grid_smallest=1.0):
+        assert (len(step), step[0]) == (4, 24)
+        assert list(step) == sorted(step, reverse=True)
+        assert 8 < step[-1] < step[0]
+
+
+@pytest.mark.parametrize("head_dims", [tuple(range(4, 13)), (11, 12)], ids=["every width", "two neighbours"])
+def test_where_nothing_can_move_no_number_is_drawn(head_dims: tuple[int, ...]) -> None:
+    plan = WidthPlan(net=net(head_dims, 12), off_grid=1.0, off_grid_smallest=1.0)
+    with_options, without = np.random.default_rng(0), np.random.default_rng(0)
+    assert plan.draw(with_options) == WidthPlan(net=plan.net).draw(without)
+    assert with_options.bit_generator.state == without.bit_generator.state
+
+
+@pytest.mark.parametrize("name", ["off_grid", "off_grid_smallest"])
+def test_what_is_no_probability_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} 1.5, allowed is 0 to 1"):
+        draws(WidthSampling.PAPER, (8, 12), **{name: 1.5})
