@@ -7,12 +7,14 @@ the largest and a uniform network of equal cost, and the scores of networks that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from study.plan import Entry, Made, Study
 
+from masktas.found import found
 from models.architecture import Architecture, Genotype
 from search import presets
 from search.constraints import Constraint, feasible_set
@@ -20,8 +22,6 @@ from search.metrics import Metric
 from search.space import Space
 
 Json = dict[str, Any]
-Made = Mapping[str, str]
-"""Ids that earlier entries have left, such as ``supernet/full-0``."""
 
 NUM_CLASSES = 10
 
@@ -32,6 +32,7 @@ class Scale:
 
     Attributes:
         name: as on the command line.
+        splits: see ``Study``.
         img_size: side of the images in pixels.
         window: least and largest number of parameters of the budget window, in millions.
         networks: trained on their own, in the window and as many over the whole space.
@@ -44,6 +45,7 @@ class Scale:
     """
 
     name: str
+    splits: tuple[int, int, int]
     img_size: int
     window: tuple[float, float]
     networks: int
@@ -67,6 +69,7 @@ SCALES: Mapping[str, Scale] = {
     for scale in (
         Scale(
             name="toy",  # seconds a job: whether everything works
+            splits=(300, 200, 200),
             img_size=8,
             window=(0.15, 0.25),
             networks=4,
@@ -79,6 +82,7 @@ SCALES: Mapping[str, Scale] = {
         ),
         Scale(
             name="full",
+            splits=(10_000, 8_000, 10_000),
             img_size=16,
             window=(0.19, 0.21),
             networks=24,
@@ -93,25 +97,9 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A job of the study.
-
-    Attributes:
-        name: unique in the study.
-        arm: what is compared; entries of one arm differ by the seed.
-        seed: of the job.
-        body: of ``POST /search``, from the dataset's id and the ids that earlier entries have left.
-        needs_full: whether it takes teacher or supernet of the full arm with its seed over.
-        keeps_candidates: whether every candidate is of interest, not only those that were retrained.
-    """
-
-    name: str
-    arm: str
-    seed: int
-    body: Callable[[str, Made], Json]
-    needs_full: bool = False
-    keeps_candidates: bool = False
+def study(scale: Scale) -> Study:
+    """All of it."""
+    return Study(name=scale.name, splits=scale.splits, entries=entries(scale), found=found)
 
 
 def entries(scale: Scale) -> list[Entry]:
@@ -248,7 +236,7 @@ def _supernet(scale: Scale, arm: str, seed: int, changes: Json, times: int = 1) 
             "retrain": {**scale.retrain, "mode": "finetune", "top_k": 1},
         }
 
-    return Entry(name, arm, seed, body, needs_full=arm != "full")
+    return Entry(name, arm, seed, body, needs=None if arm == "full" else f"full-{seed}")
 
 
 def _taking_over(scale: Scale, arm: str, seed: int, search: Json, *, retrain: bool) -> Entry:
@@ -264,7 +252,7 @@ def _taking_over(scale: Scale, arm: str, seed: int, search: Json, *, retrain: bo
             "retrain": finetune if retrain else {"mode": "none"},
         }
 
-    return Entry(name, arm, seed, body, needs_full=True, keeps_candidates=not retrain)
+    return Entry(name, arm, seed, body, needs=f"full-{seed}", keeps_candidates=not retrain)
 
 
 def _scorings(scale: Scale, seed: int) -> list[Entry]:

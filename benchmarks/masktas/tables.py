@@ -18,6 +18,14 @@ Entries = Mapping[str, Json]
 _CONTROLS = ("params_m", "gmacs", "width", "random")
 
 
+def tables(scale: Scale, entries: Entries) -> str:
+    """All tables."""
+    return (
+        f"## Ablation, scale {scale.name}\n\n{ablation_table(scale, entries)}\n\n"
+        f"## Rank correlation with stand-alone accuracy\n\n{correlation_tables(scale, entries)}"
+    )
+
+
 def ablation_table(scale: Scale, entries: Entries) -> str:
     """Accuracy of each arm's network on the holdout: mean and standard deviation over the seeds."""
     arms: dict[str, list[Json]] = {}
