@@ -190,14 +190,15 @@ def test_at_first_the_whole_network_is_trained_alone(changes: dict[str, Any]) ->
     assert [len(losses_of(made, step)) for step in (STEP - 1, STEP)] == [1, 4]
 
 
-def test_no_gradient_reaches_the_larger_network_that_teaches() -> None:
-    made = objective(settings(labels_from_step=None))
-    for losses in list(made.losses(batch(), STEP))[1:2]:
-        losses.total.backward()  # type: ignore[no-untyped-call]
-    head_dim = widths_of(settings())[1]
+@pytest.mark.parametrize("labels", [True, False], ids=["logits", "tokens"])
+def test_no_gradient_reaches_the_larger_network_that_teaches(labels: bool) -> None:
+    net = NET if labels else replace(NET, largest=LARGEST.with_classes(0))
+    made_of = settings(net, cross_entropy=labels, labels_from_step=None)
+    made = objective(made_of, **({} if labels else {"feature_teacher": teacher()}))
+    list(made.losses(batch(), STEP))[1].total.backward()  # type: ignore[no-untyped-call]
     touched = made.supernet.get_parameter("norm.weight").grad
     assert touched is not None
-    assert touched.nonzero().flatten().tolist() == list(range(NET.embed_dim(head_dim)))
+    assert touched.nonzero().flatten().tolist() == list(range(net.embed_dim(widths_of(made_of)[1])))
 
 
 @pytest.mark.parametrize("net", [NET, replace(NET, isolated=IsolatedActivation.PAPER), RELEASED])
