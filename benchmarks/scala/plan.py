@@ -34,8 +34,8 @@ OFFICIAL = "official"
 GRIDS: Mapping[str, float | str] = {"4 widths": 0.25, "7 widths": 0.125, "every width": "every"}
 """Steps of the grids beside that of 13 widths, which is the usual one."""
 
-OFF_GRID = {"off_grid": 0.25, "off_grid_smallest": 0.25}
-"""Our remedy for the dip between the widths of a coarse grid."""
+_ON_GRID = {"off_grid": 0.0, "off_grid_smallest": 0.0}
+"""Scala as published; without it the service moves widths off coarse grids."""
 
 PARTS: Mapping[str, Json] = {
     "whole network teaches all": {"training": {"teacher_of_subnets": "full"}},
@@ -104,7 +104,7 @@ def _of_seed(scale: Scale, seed: int) -> list[Entry]:
             "slicing": {"isolated_activation": "paper"},
         },
         **{name: {"widths": {"step": step}} for name, step in GRIDS.items()},
-        "7 widths, off grid": {"widths": {"step": GRIDS["7 widths"]}, "training": OFF_GRID},
+        "7 widths, off grid": {"widths": {"step": GRIDS["7 widths"]}, "training": dict.fromkeys(_ON_GRID)},
         "usnet": {"method": "usnet"},
         "separate": {"method": "separate"},
     }
@@ -144,17 +144,18 @@ def _entry(scale: Scale, arm: str, seed: int, changes: Json, teacher_of: str | N
     name = f"{arm}-{seed}"
 
     def body(dataset: str, made: Made) -> Json:
+        method = changes.get("method", SCALA)
         teacher = {} if teacher_of is None else {"teacher": {"id": made[f"teacher/{teacher_of}"], "kind": "logits"}}
         return {
             "name": name,
-            "method": SCALA,
+            "method": method,
             "dataset": dataset,
             "seed": seed,
             "network": {"img_size": scale.img_size, "in_chans": 3},
             **changes,
             **teacher,
             "widths": {"smallest": SMALLEST / HEAD_DIM, "step": 1 / 16, **changes.get("widths", {})},
-            "training": {**scale.recipe, **changes.get("training", {})},
+            "training": {**scale.recipe, **(_ON_GRID if method == SCALA else {}), **changes.get("training", {})},
         }
 
     return Entry(name, arm, seed, body, needs=teacher_of)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from models.architecture import Architecture
+from models.slicing import QkvSlicing
 from models.slimmable import Slimmable
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.recipes import Recipe, is_small
@@ -24,6 +25,11 @@ _SMALL_EPOCHS, _BASE_EPOCHS = 100, 300
 _PER_STEP = 4
 """Networks that a step trains at most: the whole one, the smallest, and two between."""
 
+_OFF_GRID: Mapping[str, float] = MappingProxyType({"off_grid": 0.25, "off_grid_smallest": 0.25})
+"""What keeps the widths between those of a coarse grid from dipping (docs/decisions/0025-widths-off-the-grid.md)."""
+
+_ON_GRID: Mapping[str, float] = MappingProxyType(dict.fromkeys(_OFF_GRID, 0.0))
+
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "scala": {
@@ -35,6 +41,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "full_warm_factor": 2.0,
         },
         "usnet": {
+            **_ON_GRID,
             "teacher_of_subnets": "full",
             "noise_calibration": False,
             "cross_entropy": True,
@@ -85,6 +92,9 @@ def resolve_training(
         features = spec.teacher is not None and spec.teacher.kind == "features"
         cross_entropy = not features if asked.cross_entropy is None else asked.cross_entropy
         defaults |= {"cross_entropy": cross_entropy, "noise_calibration": cross_entropy}
+        # With contiguous rows no training at few widths helps the others, and on a full grid there are none.
+        has_gaps = net.qkv is QkvSlicing.HEAD_ALIGNED and len(net.head_dims) < len(net.served)
+        defaults |= _OFF_GRID if has_gaps else _ON_GRID
     items = list(_not_of_method(asked, method))
     own = {name: value for name, value in defaults.items() if getattr(asked, name) is None}
     name: RecipeName = asked.recipe or ("small" if is_small(net.largest) else "published")

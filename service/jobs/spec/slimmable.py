@@ -10,7 +10,7 @@ from models.architecture import MAX_HEADS, MAX_NORM_EPS
 from search.space import IMG_SIZES, PATCH_SIZES
 from service.jobs.spec.base import Spec, short_form
 from service.jobs.spec.common import JobSpec, WarmStartSpec
-from service.jobs.spec.recipe import SupervisedSpec
+from service.jobs.spec.recipe import Probability, SupervisedSpec
 from service.jobs.spec.retrain import ExportSpec
 from service.jobs.spec.teacher import TimmName
 
@@ -138,6 +138,17 @@ class SlimmableTrainingSpec(SupervisedSpec):
         description="Of scala. Each step trains the whole network, the smallest and one width from each half of the "
         "grid between; the middle one belongs to the lower half (`paper`, default) or to the upper (`code`). `off`: "
         "two widths from anywhere between.",
+    )
+    off_grid: Probability | None = Field(
+        None,
+        description="How often a width between the smallest and the whole is moved off the grid, to another one before "
+        "its neighbours there, so that the widths between those of a coarse grid do not dip. 0: never, as published. "
+        "Default: 0.25 for scala with head_aligned slicing and a grid that leaves widths out, else 0.",
+    )
+    off_grid_smallest: Probability | None = Field(
+        None,
+        description="The same of the smallest width, which each step trains otherwise. Default: 0.25, where that of "
+        "off_grid is.",
     )
     teacher_of_subnets: Literal["next_larger", "full", "none"] | None = Field(
         None,

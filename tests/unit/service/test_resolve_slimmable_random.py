@@ -73,6 +73,8 @@ NOT_OF_METHOD = {
         f"/training/{name}"
         for name in (
             "stable_sampling",
+            "off_grid",
+            "off_grid_smallest",
             "teacher_of_subnets",
             "noise_calibration",
             "cross_entropy",
