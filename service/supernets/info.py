@@ -24,7 +24,7 @@ class ServedWidth:
         width: channels of a token.
         head_dim: channels of a head.
         accuracy: on validation images, 0..1; None where nothing was measured.
-        interpolated: training did not sample it.
+        interpolated: it is not of the grid, so that training sampled it never or rarely.
         offered: it can be extracted.
     """
 

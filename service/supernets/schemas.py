@@ -41,7 +41,7 @@ class WidthView(Answer):
     width: int = Field(description="Channels of a token.")
     head_dim: int = Field(description="Channels of a head.")
     accuracy: float | None = Field(description="On validation images; null where nothing was measured.")
-    interpolated: bool = Field(description="Training did not sample it.")
+    interpolated: bool = Field(description="Not of the grid: training sampled it never or rarely.")
     offered: bool = Field(description="It can be extracted; false where it falls too far below its neighbours.")
     params_m: float
     gmacs: float

@@ -44,7 +44,7 @@ class SlimmableStage:
         batches = labelled_batches(data, ctx.spec.training, optim, ctx.compute, seed=ctx.seed, stage=(self.name,))
         steps_per_epoch = batches.order.steps_per_epoch
         objective = SlimmableTraining(
-            _settings(ctx, steps_per_epoch),
+            slimmable_settings(ctx, steps_per_epoch),
             ctx.compute,
             teacher=class_teacher(ctx),
             feature_teacher=feature_teacher(ctx),
@@ -128,7 +128,8 @@ def slimmable_info(
 _SAMPLING = {"paper": WidthSampling.PAPER, "code": WidthSampling.CODE, "off": WidthSampling.OFF}
 
 
-def _settings(ctx: SlimmableContext, steps_per_epoch: int) -> SlimmableSettings:
+def slimmable_settings(ctx: SlimmableContext, steps_per_epoch: int) -> SlimmableSettings:
+    """What the filled spec makes of the objective."""
     spec = ctx.spec.training
     assert spec.teacher_of_subnets is not None, "filled by service.jobs.resolve"
     assert spec.early_distillation_after_epochs is not None, "filled by service.jobs.resolve"
@@ -136,10 +137,13 @@ def _settings(ctx: SlimmableContext, steps_per_epoch: int) -> SlimmableSettings:
     assert spec.kd_weight is not None, "filled by service.jobs.resolve"
     assert spec.cross_entropy is not None, "filled by service.jobs.resolve"
     assert spec.drop_path is not None, "filled by service.jobs.resolve"
+    assert spec.off_grid is not None, "filled by service.jobs.resolve"
+    assert spec.off_grid_smallest is not None, "filled by service.jobs.resolve"
     labels_epoch = labels_after(spec)
     sampling = WidthSampling.USNET if spec.stable_sampling is None else _SAMPLING[spec.stable_sampling]
+    plan = WidthPlan(net=ctx.net, sampling=sampling, off_grid=spec.off_grid, off_grid_smallest=spec.off_grid_smallest)
     return SlimmableSettings(
-        plan=WidthPlan(net=ctx.net, sampling=sampling),
+        plan=plan,
         subnet_teacher=SubnetTeacher(spec.teacher_of_subnets),
         distill_from_step=spec.early_distillation_after_epochs * steps_per_epoch,
         labels_from_step=None if labels_epoch is None else labels_epoch * steps_per_epoch,

@@ -29,7 +29,7 @@ class Width:
         width: channels of a token.
         ratio: share of the whole network's width.
         accuracy: on validation images, 0..1; None where nothing was measured.
-        interpolated: training did not sample it.
+        interpolated: it is not of the grid, so that training sampled it never or rarely.
         dip: points that it lies below the line between the trained widths beside it; None of trained widths, and where
             nothing was measured.
         offered: whether it is delivered.
@@ -63,7 +63,7 @@ def measured_widths(net: Slimmable, *, shared: bool = True) -> tuple[int, ...]:
 def judged_widths(net: Slimmable, accuracies: Mapping[int, float | None], max_dip: float) -> tuple[Width, ...]:
     """Which widths are offered.
 
-    Trained widths are. One that training never saw is, when its accuracy is known and at most ``max_dip`` points below
+    Widths of the grid are. Another one is, when its accuracy is known and at most ``max_dip`` points below
     the line between the trained widths beside it.
 
     Args:

@@ -19,6 +19,7 @@ from tests.unit.workers.stages.slimmable.widths import Run
 from workers.protocol import CandidateRow, Candidates, CheckpointMessage, Warn
 from workers.stages.run import run_job
 from workers.stages.slimmable.context import SlimmableContext
+from workers.stages.slimmable.supernet import slimmable_settings
 from workers.training.files import load_parameters, read_tensors
 from workers.training.streams import torch_stream
 
@@ -99,6 +100,12 @@ def test_the_supernet_is_announced_once_when_its_widths_are_known(finished: Run)
     assert {"network", "widths", "slicing", "teacher", "training", "dataset"} <= info["spec"].keys()
 
 
+def test_widths_leave_the_grid_as_often_as_the_spec_says(tmp_path: Path) -> None:
+    body = merged(TINY_SCALA, {"training": {"off_grid": 0.5, "off_grid_smallest": 0.125}})
+    plan = slimmable_settings(SlimmableContext(search_start(body, tmp_path), StoppingChannel(None)), 1).plan
+    assert (plan.off_grid, plan.off_grid_smallest) == (0.5, 0.125)
+
+
 @pytest.mark.usefixtures("every_progress")
 def test_a_search_that_was_interrupted_in_training_and_measuring_ends_alike(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
@@ -133,7 +140,7 @@ def test_a_width_comes_out_alike_whichever_others_are_trained(tmp_path: Path) ->
 
 
 def test_no_offered_width_within_the_limits_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
-    # Heads of 11 channels alone are within; training never saw them, and one epoch leaves them below the line.
+    # Heads of 11 channels alone are within; they are not of the grid, and one epoch leaves them below the line.
     start = search_start(
         merged(
             TINY_SCALA,
