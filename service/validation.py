@@ -67,13 +67,13 @@ def error_item(error: Mapping[str, Any], where: str, location: Sequence[str | in
     where += pointer(location)
     code = _CODES.get(kind, "wrong_type" if kind.endswith(("_type", "_parsing")) else kind)
     if code == "unknown_field":
-        names = sorted(_at(schema, schema, location[:-1]).get("properties", {}))
+        names = sorted({name for form in _at(schema, location[:-1]) for name in form.get("properties", {})})
         return ErrorItem(where, code, f"there is no field {str(location[-1])!r} here", names)
     if code == "missing":
-        return ErrorItem(where, code, "this field is required", _allowed(_at(schema, schema, location)))
+        return ErrorItem(where, code, "this field is required", _allowed(_at(schema, location)))
     message = str(error["msg"]).removeprefix("Value error, ")
     detail = f"{message}; found {_shown(error['input'])}" if code != "invalid" else message
-    return ErrorItem(where, code, detail, _allowed(_at(schema, schema, location)))
+    return ErrorItem(where, code, detail, _allowed(_at(schema, location)))
 
 
 _TAG_ERRORS = {"union_tag_invalid": "not_allowed", "union_tag_not_found": "missing"}
@@ -97,14 +97,6 @@ def _shown(value: Any) -> str:
     return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _at(root: Schema, schema: Schema, location: Sequence[str | int]) -> Schema:
-    """The part of a schema that describes the value at ``location``; empty when the schema does not say."""
-    schema = _resolve(root, schema)
-    for part in location:
-        schema = _resolve(root, _inside(schema, part) or {})
-    return schema
-
-
 def _inside(schema: Schema, part: str | int) -> Schema | None:
     """What a schema says of one of its parts; None when it says nothing."""
     child = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
@@ -113,7 +105,7 @@ def _inside(schema: Schema, part: str | int) -> Schema | None:
     return child if isinstance(child, Mapping) else None
 
 
-def _branches(root: Schema, schema: Schema) -> list[Schema]:
+def _forms(root: Schema, schema: Schema) -> list[Schema]:
     """The forms that a schema allows, references followed."""
     while "$ref" in schema:
         target: Any = root
@@ -121,15 +113,21 @@ def _branches(root: Schema, schema: Schema) -> list[Schema]:
             target = target[name]
         schema = target
     forms = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    return [found for form in forms for found in _branches(root, form)] if forms else [schema]
+    return [found for form in forms for found in _forms(root, form)] if forms else [schema]
 
 
-def _resolve(root: Schema, schema: Schema) -> Schema:
-    """Follow references, and ``X or null`` to X; of several forms the object is the one with parts to look into."""
-    branches = [branch for branch in _branches(root, schema) if branch.get("type") != "null"]
-    if len(branches) == 1:
-        return branches[0]
-    return next((branch for branch in branches if "properties" in branch), schema)
+def _forms_inside(root: Schema, forms: Sequence[Schema], part: str | int) -> list[Schema]:
+    """The forms that a part may have in any of the given ones."""
+    inside = [found for form in forms if (found := _inside(form, part)) is not None]
+    return [form for found in inside for form in _forms(root, found)]
+
+
+def _at(schema: Schema, location: Sequence[str | int]) -> list[Schema]:
+    """The forms that the value at ``location`` may have, null left out; none when the schema does not say."""
+    forms = _forms(schema, schema)
+    for part in location:
+        forms = _forms_inside(schema, forms, part)
+    return [form for form in forms if form.get("type") != "null"]
 
 
 def _read(location: Sequence[str | int], schema: Schema, *, is_whole: bool) -> tuple[list[str | int], Schema]:
@@ -143,18 +141,24 @@ def _read(location: Sequence[str | int], schema: Schema, *, is_whole: bool) -> t
         kept = {name: schema[name] for name in ("$defs", "components") if name in schema}
         schema, location = {**kept, "$ref": chosen[location[0]]}, location[1:]
     places: list[str | int] = []
-    forms = _branches(schema, schema)
+    forms = _forms(schema, schema)
     for at, part in enumerate(location):
-        inside = [found for form in forms if (found := _inside(form, part)) is not None]
+        inside = _forms_inside(schema, forms, part)
         if inside or (is_whole and at == len(location) - 1):
             places.append(part)
-            forms = [branch for found in inside for branch in _branches(schema, found)]
+            forms = inside
     return places, schema
 
 
-def _allowed(schema: Schema) -> Any:
-    if "enum" in schema:
-        return list(schema["enum"])
-    if "const" in schema:
-        return [schema["const"]]
-    return {key: schema[key] for key in _LIMITS if key in schema} or None
+def _allowed(forms: Sequence[Schema]) -> Any:
+    """What may be there: the limits of the one form, or a list with those of each."""
+    if len(forms) == 1 and not {"enum", "const"} & set(forms[0]):
+        return _limits(forms[0]) or None
+    values: list[Any] = []
+    for form in forms:
+        values += form.get("enum", [form["const"]] if "const" in form else [_limits(form)])
+    return values or None
+
+
+def _limits(schema: Schema) -> dict[str, Any]:
+    return {key: schema[key] for key in _LIMITS if key in schema}

@@ -39,7 +39,7 @@ def resolve_width_teacher(
     asked = spec.teacher
     if asked is None:
         return None
-    kind = asked.kind or _usual(spec, registered)
+    kind = asked.kind or _usual(spec, registered, classes)
     _check_kind(spec, kind, registered, classes)
     update: dict[str, Any] = {"kind": kind}
     if asked.train is not None:
@@ -51,10 +51,17 @@ def resolve_width_teacher(
     return asked.model_copy(update=update)
 
 
-def _usual(spec: SlimmableSpec, registered: TeacherInfo | None) -> Kind:
-    headless = registered is not None and not registered.network.num_classes
+def _usual(spec: SlimmableSpec, registered: TeacherInfo | None, classes: Sequence[str]) -> Kind:
+    useless_head = registered is not None and not _tells_apart(registered, classes)
     without_labels = spec.training.cross_entropy is False and spec.teacher is not None and spec.teacher.train is None
-    return "features" if headless or without_labels else "logits"
+    # Only scala can do without logits; others are told that these are of no use.
+    return "features" if spec.method == "scala" and (useless_head or without_labels) else "logits"
+
+
+def _tells_apart(registered: TeacherInfo, classes: Sequence[str]) -> bool:
+    """Whether the teacher has a head for these classes; the names of its own are not always known."""
+    named = registered.info.get("classes")
+    return registered.network.num_classes == len(classes) and (not named or list(named) == list(classes))
 
 
 def _check_kind(spec: SlimmableSpec, kind: Kind, registered: TeacherInfo | None, classes: Sequence[str]) -> None:
@@ -68,13 +75,10 @@ def _check_kind(spec: SlimmableSpec, kind: Kind, registered: TeacherInfo | None,
             detail = "a teacher that is trained here learns the labels, and gives logits"
             raise ValidationFailed.of([ErrorItem("/teacher/kind", "not_with_train", detail, ["logits"])])
         return
-    if registered is None:
+    if registered is None or _tells_apart(registered, classes):
         return
-    found, named = registered.network.num_classes, registered.info.get("classes")
-    if found == len(classes) and (not named or list(named) == list(classes)):
-        return
-    head = f"has a head for {found} other classes than the dataset's {len(classes)}"
-    if not found:
-        head = "is stored without a head"
+    found = registered.network.num_classes
+    head = f"has a head for {found} other classes than the dataset's {len(classes)}" if found else "has no head"
     detail = f"teacher {shortened(registered.name)!r} {head}"
-    raise ValidationFailed.of([ErrorItem("/teacher/kind", "no_logits", detail, ["features"])])
+    instead: Any = ["features"] if spec.method == "scala" else "a teacher with a head for the dataset's classes"
+    raise ValidationFailed.of([ErrorItem("/teacher/kind", "no_logits", detail, instead)])

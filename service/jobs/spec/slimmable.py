@@ -72,8 +72,8 @@ class WidthTeacherSpec(Spec):
     kind: Literal["logits", "features"] | None = Field(
         None,
         description="`logits`: its most likely class is a second label (DeiT, section 4). `features`: its tokens are "
-        "matched through a linear map, without any label. Default: features for registered teachers, which have no "
-        "head, and with cross_entropy false; else logits.",
+        "matched through a linear map, without any label. Default: features for registered teachers without a head "
+        "for the dataset's classes, and with cross_entropy false; else logits.",
     )
 
     @model_validator(mode="after")

@@ -208,7 +208,7 @@ def test_a_parameter_that_is_given_twice_is_refused(api: TestClient) -> None:
 
 
 def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
-    response = api.post("/search", json={f"field_{i}": 1 for i in range(20_000)})
+    response = api.post("/search", json={"method": "masktas", **{f"field_{i}": 1 for i in range(20_000)}})
     assert (response.status_code, response.json()["code"]) == (422, "validation_failed")
     assert "more faults" in response.json()["detail"]
     assert len(response.content) < 20_000
@@ -223,7 +223,11 @@ def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
         ("limit=0", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         ("limit=101", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         ("limit=ten", "limit", {"type": "integer", "minimum": 1, "maximum": 100}),
-        ("kind=cooking", "kind", ["search", "dataset_import", "teacher_import"]),
+        (
+            "kind=cooking",
+            "kind",
+            ["search", "dataset_import", "teacher_import", "supernet_import", "extract", "transfer"],
+        ),
         ("created_after=yesterday", "created_after", {"type": "string", "format": "date-time"}),
         ("created_after=2026-11-30T12:00:00", "created_after", {"type": "string", "format": "date-time"}),
     ],

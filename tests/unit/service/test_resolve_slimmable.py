@@ -223,6 +223,16 @@ def test_a_registered_teacher_with_a_head_for_the_classes_gives_logits() -> None
     assert found.num_classes == 10
 
 
+def test_a_registered_teacher_with_a_head_for_other_classes_gives_features() -> None:
+    found = resolve(PHOTOS, known=teacher(num_classes=1000), teacher="tch_x").spec.teacher
+    assert found is not None
+    assert found.kind == "features"
+
+
+def test_a_method_that_needs_logits_refuses_a_teacher_without_them() -> None:
+    assert places(PHOTOS, method="usnet", known=teacher(), teacher="tch_x") == [("/teacher/kind", "no_logits")]
+
+
 @pytest.mark.parametrize("known", [teacher(), teacher(num_classes=1000), teacher(num_classes=10, classes=("x",) * 10)])
 def test_logits_of_other_classes_are_refused(known: TeacherInfo) -> None:
     assert places(PHOTOS, known=known, teacher={"id": "tch_x", "kind": "logits"}) == [("/teacher/kind", "no_logits")]
