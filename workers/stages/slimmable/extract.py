@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -109,7 +110,10 @@ def _facts(known: KnownNetwork, head_dim: int) -> Json:
 
 
 def chosen_width(ctx: Context, spec: ExtractSpec, weights: SlicedWeights) -> tuple[int, Latency | None]:
-    """The first of the widths, which come best first, that is fast enough, with what was measured.
+    """The best width that is fast enough, with what was measured; without a limit on latency the best one.
+
+    Wider networks take longer, so that bisection finds the widest that is fast enough with few measurements; of those
+    down from it the best is taken, once it was measured itself.
 
     Raises:
         NoFeasibleCandidate: there is none.
@@ -117,20 +121,35 @@ def chosen_width(ctx: Context, spec: ExtractSpec, weights: SlicedWeights) -> tup
     limit = spec.max_latency_ms
     if limit is None:
         return spec.head_dims[0], None
-    fastest: float | None = None
-    for done, head_dim in enumerate(spec.head_dims):
-        images = generated_images(ctx.start.seed, spec.batch_size, weights)
-        latency = measure_latency(weights.network(head_dim), images, limit)
-        if latency.median_ms <= limit:
-            return head_dim, latency
-        fastest = latency.median_ms if fastest is None else min(fastest, latency.median_ms)
-        ctx.progress((done + 1) / (len(spec.head_dims) + 1))
-        ctx.poll()
+    clock = _Clock(ctx, spec, weights, limit)
+    ascending = sorted(spec.head_dims)
+    widest = bisect_left(ascending, True, key=lambda head_dim: clock.of(head_dim).median_ms > limit)
+    for head_dim in spec.head_dims:
+        if head_dim in ascending[:widest] and clock.of(head_dim).median_ms <= limit:
+            return head_dim, clock.of(head_dim)
+    fastest = min(latency.median_ms for latency in clock.known.values())
     raise NoFeasibleCandidate(
         f"None of the {len(spec.head_dims)} widths in question answers within {limit:g} ms on this worker; the "
         f"fastest took {fastest:.3g} ms at batches of {spec.batch_size}. Raise max_latency_ms.",
         extra={"fastest_ms": fastest},
     )
+
+
+class _Clock:
+    """Measures widths, each once."""
+
+    def __init__(self, ctx: Context, spec: ExtractSpec, weights: SlicedWeights, limit_ms: float) -> None:
+        self.known: dict[int, Latency] = {}
+        self._ctx, self._weights, self._limit_ms = ctx, weights, limit_ms
+        self._images = generated_images(ctx.start.seed, spec.batch_size, weights)
+
+    def of(self, head_dim: int) -> Latency:
+        """How long a width takes."""
+        if head_dim not in self.known:
+            self._ctx.poll()
+            network = self._weights.network(head_dim)
+            self.known[head_dim] = measure_latency(network, self._images, self._limit_ms)
+        return self.known[head_dim]
 
 
 @torch.inference_mode()
