@@ -12,6 +12,7 @@ from models.extract import build_timm
 from models.foreign.layout import VitLayout
 from models.teacher import FrozenTeacher
 from service.errors import TeacherInvalid
+from service.jobs.resolve import on_students_grid
 from service.jobs.spec import SupervisedSpec
 from workers.protocol import Resource
 from workers.stages.context import Json
@@ -56,6 +57,7 @@ class WidthTeacherStage:
 
         Raises:
             TeacherInvalid, TeacherUnavailable: weights from elsewhere are no use or cannot be had.
+            ValidationFailed: the student's grid is too fine for the teacher's patches.
         """
         spec = ctx.spec.teacher
         if spec is None:
@@ -63,7 +65,7 @@ class WidthTeacherStage:
         if spec.train is not None:
             return self._train(ctx, spec.train)
         outputs = take_teacher(ctx) if spec.id is not None else fetch_teacher(ctx, _named(spec.timm))
-        _check_head(ctx, outputs)
+        _check(ctx, outputs)
         return outputs
 
     def _train(self, ctx: SlimmableContext, spec: SupervisedSpec) -> Json:
@@ -108,10 +110,12 @@ def _named(name: str | None) -> str:
     return name
 
 
-def _check_head(ctx: SlimmableContext, outputs: Json) -> None:
-    """Refuse a teacher that cannot tell the job's classes apart."""
+def _check(ctx: SlimmableContext, outputs: Json) -> None:
+    """Refuse a teacher that cannot look at the job's images or tell its classes apart."""
     assert ctx.spec.teacher is not None, "the caller has looked"
-    found, wanted = Architecture.from_json(outputs["architecture"]).num_classes, len(ctx.start.dataset["classes"])
+    network = Architecture.from_json(outputs["architecture"])
+    on_students_grid(network, ctx.student)
+    found, wanted = network.num_classes, len(ctx.start.dataset["classes"])
     if ctx.spec.teacher.kind == "logits" and found != wanted:
         head = f"a head for {found} classes" if found else "no head"
         raise TeacherInvalid(

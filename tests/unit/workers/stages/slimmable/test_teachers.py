@@ -7,21 +7,27 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer
 
 from models.foreign.layout import VitLayout
 from models.foreign.recognition import Hints, recognise
 from models.supernet import Supernet
 from models.teacher_weights import build_vit
 from service.datasets.builtin import BUILTINS
+from service.errors import TeacherInvalid
 from service.jobs.resolve import resolve_slimmable
-from service.jobs.spec import SlimmableSpec
+from service.jobs.spec import SlimmableSpec, TeacherSource
 from service.teachers.info import TeacherInfo
-from tests.published_files import Published, dinov2, plain
+from tests.channels import RecordingChannel
+from tests.published_files import HEADS, Published, dinov2, plain, vit
 from tests.stage_runs import TINY_SCALA, merged, search_start
 from tests.unit.workers.stages.runs import StopAt, run_until
 from tests.unit.workers.stages.slimmable.widths import Run
-from workers.protocol import BlobRef
+from workers.protocol import BlobRef, CheckpointMessage, Warn
+from workers.stages.run import run_job
+from workers.teachers.acquire import acquire
 from workers.training.files import load_parameters, read_tensors, write_tensors
 from workers.training.streams import torch_stream
 
@@ -52,7 +58,7 @@ def test_features_of_a_teacher_are_learnt_without_labels_and_judged_by_a_probe(t
     outputs = channel.last_checkpoint.state["outputs"]
     assert outputs["teacher"]["digest"] == teacher[0].digest
     assert all(width["accuracy"] > 0.2 for width in outputs["search"]["widths"])  # chance is 0.1
-    [supernet] = [r for m in channel.of_type(type(channel.last_checkpoint)) for r in m.resources]
+    [supernet] = [r for m in channel.of_type(CheckpointMessage) for r in m.resources]
     assert (supernet.info["classes"], supernet.info["space"]["largest"]["num_classes"]) == ([], 0)
 
 
@@ -98,3 +104,26 @@ def test_published_weights_are_where_the_whole_network_starts(tmp_path: Path) ->
         given = whole.final_norm(whole.tokens(images, whole.largest), whole.largest)[:, 0]
     torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-3)
     assert header["slimmable"]["largest"]["embed_dim"] == 32
+
+
+def from_a_hub(network: VisionTransformer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub answer with this network, whatever it is asked for."""
+    torch.save(network.state_dict(), folder / "hub.pth")
+    source = TeacherSource(path="hub.pth", num_heads=HEADS)
+    monkeypatch.setattr("workers.stages.teacher.acquire", lambda asked, root: acquire(source, folder))
+
+
+def test_a_classifier_of_timm_teaches_by_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_a_hub(vit(num_classes=10), tmp_path, monkeypatch)
+    body = merged(TINY_SCALA, {"network": {"patch_size": 2}, "teacher": {"timm": "vit_small_patch16_224"}})
+    channel = run_until(search_start(body, tmp_path), StopAt("search"))
+    [teacher] = [r for m in channel.of_type(CheckpointMessage) for r in m.resources]
+    assert teacher.info["architecture"]["num_classes"] == 10
+    assert "teacher_resampled" in [warning.code for warning in channel.of_type(Warn)]
+
+
+def test_a_classifier_of_other_classes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_a_hub(vit(num_classes=7), tmp_path, monkeypatch)
+    body = merged(TINY_SCALA, {"network": {"patch_size": 2}, "teacher": {"timm": "vit_small_patch16_224"}})
+    with pytest.raises(TeacherInvalid, match="a head for 7 classes, and the dataset has 10"):
+        run_job(search_start(body, tmp_path), RecordingChannel())
