@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from models.architecture import Architecture, ArchitectureError, FieldProblem, Pool
 from models.foreign.layout import VitLayout
 from models.foreign.recognition import DEFAULT_EPS
@@ -39,16 +41,31 @@ class FixedNetwork:
         network: that they belong to.
         fields: of the spec that it fixes.
         whose: the weights, for messages.
+        pointer: of the field that names them.
     """
 
     network: Architecture
     fields: tuple[str, ...]
     whose: str
+    pointer: str
 
     @classmethod
-    def whole(cls, network: Architecture, whose: str) -> FixedNetwork:
+    def whole(cls, network: Architecture, whose: str, pointer: str) -> FixedNetwork:
         """Everything is fixed."""
-        return cls(network, _FIELDS, whose)
+        return cls(network, _FIELDS, whose, pointer)
+
+    def spec(self) -> NetworkSpec:
+        """The sizes as a body says them.
+
+        Raises:
+            ValidationFailed: some are beyond what is trained here.
+        """
+        try:
+            return network_spec(self.network)
+        except ValidationError as error:
+            faults = "; ".join(f"{fault['loc'][0]} {fault['input']}: {fault['msg']}" for fault in error.errors())
+            detail = f"{self.whose} has sizes that are not trained here ({faults})"
+            raise ValidationFailed.of([ErrorItem(self.pointer, "not_slimmable", detail, "other weights")]) from error
 
 
 def resolve_network(asked: NetworkSpec, dataset: DatasetInfo, fixed: FixedNetwork | None) -> NetworkSpec:
@@ -113,7 +130,7 @@ def network_spec(network: Architecture) -> NetworkSpec:
 
 
 def _as_fixed(asked: NetworkSpec, fixed: FixedNetwork) -> NetworkSpec:
-    known = network_spec(fixed.network)
+    known = fixed.spec()
     wrong = [
         name
         for name in fixed.fields
@@ -188,7 +205,9 @@ def _sides(asked: NetworkSpec, dataset: DatasetInfo, fixed: FixedNetwork | None)
         return (side - side % _GRID, (side - side % _GRID) // _GRID) if side <= MICRO_MAX_IMG_SIZE else (224, 16)
     if img_size is None:
         assert patch is not None, "one of them is given"
-        return max(side - side % patch, patch) if side <= MICRO_MAX_IMG_SIZE else (224 - 224 % patch), patch
+        if side > MICRO_MAX_IMG_SIZE:
+            return 224 - 224 % patch, patch
+        return max(side - side % patch, -(-least // patch) * patch), patch
     if patch is not None:
         return img_size, patch
     small = img_size <= MICRO_MAX_IMG_SIZE
@@ -212,7 +231,7 @@ def fixed_by_init(asked: InitSpec, known: TeacherInfo | None) -> FixedNetwork:
     """
     if asked.timm is not None:
         network = _named_network(asked.timm)
-        return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, asked.timm)
+        return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, asked.timm, "/init/timm")
     assert known is not None, "whoever names a teacher by its id has looked it up"
     layout = VitLayout.from_json(known.architecture, known.info.get("layout", {}))
     whose = f"teacher {shortened(known.name)!r}"
@@ -223,7 +242,11 @@ def fixed_by_init(asked: InitSpec, known: TeacherInfo | None) -> FixedNetwork:
     network = replace(
         layout.arch, layer_scale=layout.layer_scale, distilled=layout.registers == 1, pool=Pool.TOKEN, num_classes=0
     )
-    return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, whose)
+    # Positions are resampled, so that a larger image is no obstacle.
+    most = IMG_SIZES[1] - IMG_SIZES[1] % network.patch_size
+    if 0 < most < network.img_size:
+        network = replace(network, img_size=most)
+    return FixedNetwork(network, _OF_INIT + ("distilled",) * network.distilled, whose, "/init/teacher")
 
 
 _SIZES: Mapping[str, tuple[int, int, int]] = MappingProxyType(

@@ -191,7 +191,7 @@ def _fixed(
     spec: SlimmableSpec, trained: Slimmable | None, warm: SupernetInfo | None, init: TeacherInfo | None
 ) -> FixedNetwork | None:
     if trained is not None and warm is not None:
-        return FixedNetwork.whole(trained.largest, f"supernet {warm.reference}")
+        return FixedNetwork.whole(trained.largest, f"supernet {warm.reference}", "/warm_start/supernet")
     return fixed_by_init(spec.init, init) if spec.init is not None else None
 
 

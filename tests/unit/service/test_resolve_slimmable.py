@@ -61,6 +61,11 @@ def test_small_images_get_a_small_network_on_four_by_four_patches() -> None:
     assert (network.in_chans, network.pool, network.norm_eps) == (1, "token", 1e-6)
 
 
+@pytest.mark.parametrize(("patch", "side"), [(2, 8), (3, 9), (5, 10), (7, 14), (8, 8), (32, 32)])
+def test_images_are_as_large_as_patches_need(patch: int, side: int) -> None:
+    assert resolve(network={"patch_size": patch}).spec.network.img_size == side
+
+
 def test_photographs_get_a_small_deit() -> None:
     network = resolve(PHOTOS).net.largest
     assert (network.embed_dim, network.depth, network.num_heads[0], network.img_size) == (384, 12, 6, 224)
@@ -286,6 +291,19 @@ def test_a_published_distillation_token_makes_the_network_distilled() -> None:
     assert places(PHOTOS, known=distilled, init="tch_x", network={"distilled": False}) == [
         ("/network/distilled", "fixed_by_weights")
     ]
+
+
+@pytest.mark.parametrize(("img_size", "patch_size"), [(64, 64), (1, 1)])
+def test_start_weights_of_sizes_that_are_not_trained_here_are_refused(img_size: int, patch_size: int) -> None:
+    odd = VitLayout(arch=replace(SMALL_VIT, img_size=max(2, img_size), patch_size=patch_size))
+    (item,) = refused(PHOTOS, known=teacher(odd), init="tch_x")
+    assert (item.pointer, item.code) == ("/init/teacher", "not_slimmable")
+    assert f"patch_size {patch_size}" in item.detail
+
+
+def test_start_weights_of_very_large_images_start_on_smaller_ones() -> None:
+    large = VitLayout(arch=replace(SMALL_VIT, img_size=560, patch_size=14))
+    assert resolve(PHOTOS, known=teacher(large), init="tch_x").spec.network.img_size == 518
 
 
 @pytest.mark.parametrize("layout", [VitLayout(arch=SMALL_VIT, registers=4), VitLayout(arch=SMALL_VIT, pre_norm=True)])
