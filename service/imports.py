@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from service.errors import ErrorItem, ValidationFailed, shortened
 
 POINTER = "/source/path"
 """Of datasets and teachers."""
+
+
+_LONGEST_NAME = 200
 
 
 def confined_path(asked: str, import_root: Path | None, pointer: str = POINTER) -> str:
@@ -39,6 +42,12 @@ def confined_path(asked: str, import_root: Path | None, pointer: str = POINTER) 
     if not exists:
         refuse_path(asked, "path_not_found", "there is no such file or folder below the import root", pointer)
     return found.relative_to(root).as_posix()
+
+
+def name_of(path: str) -> str:
+    """What is made of a file is called like the file, in one line that can be shown, unless the user has a name."""
+    shown = "".join(char if char.isprintable() else " " for char in PurePosixPath(path).name)
+    return " ".join(shown.split())[:_LONGEST_NAME].strip() or "file"
 
 
 def refuse_path(asked: str, code: str, detail: str, pointer: str = POINTER) -> NoReturn:

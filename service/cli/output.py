@@ -110,15 +110,16 @@ def supernets_table(supernets: Iterable[Supernet]) -> Table:
     return table
 
 
-def widths_table(widths: Iterable[Width], title: str | None = None) -> Table:
-    """One line a width of a slimmable network."""
-    table = _table("width", "ratio", "params [M]", "GMACs", "val acc", "trained", "offered", title=title)
+def widths_table(widths: Sequence[Width], title: str | None = None) -> Table:
+    """One line a width of a slimmable network; costs where they are known."""
+    priced = any(width.params_m is not None for width in widths)
+    costs = ("params [M]", "GMACs") if priced else ()
+    table = _table("width", "ratio", *costs, "val acc", "trained", "offered", title=title)
     for width in widths:
         table.add_row(
             str(width.width),
             number(width.ratio, 4),
-            number(width.params_m, 4),
-            number(width.gmacs, 5),
+            *((number(width.params_m, 4), number(width.gmacs, 5)) if priced else ()),
             percent(width.accuracy),
             "no" if width.interpolated else "yes",
             "yes" if width.offered else "no",

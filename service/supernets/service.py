@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -13,7 +13,7 @@ from service.datasets.service import find_dataset
 from service.db.models import Job, JobKind, Supernet
 from service.errors import ErrorItem, NotFound, ValidationFailed, shortened
 from service.ids import BadId, IdKind, format_id, parse_id
-from service.imports import confined_path, refuse_path
+from service.imports import confined_path, name_of, refuse_path
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
 from service.jobs.resolve import train_images_of
@@ -132,8 +132,8 @@ async def start_import(session: AsyncSession, owner: str, new: SupernetImportSpe
     """
     path = await asyncio.to_thread(_checked, new.path, import_root)
     dataset = await find_dataset(session, owner, new.dataset.id) if new.dataset is not None else None
-    name = new.name or PurePosixPath(path).name
-    spec = new.model_copy(update={"path": path, "name": name.strip() or None})
+    name = new.name or name_of(path)
+    spec = new.model_copy(update={"path": path, "name": name})
     if dataset is not None and new.dataset is not None:
         _check_labels(new.dataset, dataset)
         spec = spec.model_copy(update={"dataset": new.dataset.model_copy(update={"id": dataset.reference})})

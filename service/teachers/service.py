@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.db.models import Job, JobKind
 from service.errors import ErrorItem, ValidationFailed, shortened
 from service.ids import BadId, IdKind, format_id, parse_id
-from service.imports import confined_path
+from service.imports import confined_path, name_of
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
 from service.jobs.spec import TeacherImportSpec, TeacherSource
@@ -51,8 +51,8 @@ async def start_import(session: AsyncSession, owner: str, new: TeacherImportSpec
     source = new.source
     if source.path is not None:
         source = await asyncio.to_thread(_checked, source, source.path, import_root)
-    name = new.name or source.timm or PurePosixPath(source.path or "").name
-    spec = TeacherImportSpec(name=name.strip() or None, source=source)
+    name = new.name or source.timm or name_of(source.path or "")
+    spec = TeacherImportSpec(name=name, source=source)
     request = NewJob(
         owner=owner,
         kind=JobKind.TEACHER_IMPORT,

@@ -166,11 +166,11 @@ def _check_start(spec: SlimmableSpec) -> None:
     items = []
     if spec.init is not None and spec.warm_start is not None:
         detail = "training starts from one set of weights; give init or warm_start"
-        items = [ErrorItem(f"/{field}", "two_starts", detail) for field in ("init", "warm_start")]
+        items = [ErrorItem(f"/{field}", "two_starts", detail, [None]) for field in ("init", "warm_start")]
     elif spec.method == "separate":
         detail = "method separate trains each width alone and from scratch; leave it out"
         given = [field for field in ("init", "warm_start") if getattr(spec, field) is not None]
-        items = [ErrorItem(f"/{field}", "not_with_method", detail) for field in given]
+        items = [ErrorItem(f"/{field}", "not_with_method", detail, [None]) for field in given]
     if items:
         raise ValidationFailed.of(items)
 
@@ -243,7 +243,8 @@ def _resolve_grid(asked: WidthGridSpec, largest: Architecture) -> WidthGridSpec:
     head = largest.head_dim
     if head == 1:
         detail = "heads of one channel have no narrower form; give wider or fewer heads"
-        items = [ErrorItem(f"/network/{field}", "no_widths", detail) for field in ("embed_dim", "num_heads")]
+        allowed = "embed_dim of at least 2 * num_heads"
+        items = [ErrorItem(f"/network/{field}", "no_widths", detail, allowed) for field in ("embed_dim", "num_heads")]
         raise ValidationFailed.of(items)
     smallest = -(-head // _SMALLEST) / head if asked.smallest is None else asked.smallest
     try:

@@ -16,7 +16,7 @@ from service.datasets.builtin import BUILTINS
 from service.db.models import Job, Supernet
 from service.ids import IdKind, format_id, parse_id
 from service.jobs.resolve import resolve_slimmable
-from service.jobs.spec import SlimmableSpec
+from service.jobs.spec import SlimmableSpec, SupernetImportSpec
 from tests.integration.api.rows import add_job
 
 DIGITS = BUILTINS["digits"]
@@ -216,6 +216,19 @@ def test_an_import_keeps_path_and_grid(api: TestClient, import_root: Path) -> No
     job = api.post("/supernets/import", json=body).json()
     assert (job["kind"], job["spec"]["name"], job["spec"]["path"]) == ("supernet_import", "scala.pth", "scala.pth")
     assert job["spec"]["dataset"]["id"] == "digits"
+
+
+@pytest.mark.parametrize("file", ["x" * 250 + ".pth", "two\nlines.pth", " \t.pth", "\x7f.pth"], ids=["long", *"abc"])
+def test_a_file_of_any_name_is_imported_by_a_name_that_can_be_shown(
+    api: TestClient, import_root: Path, file: str
+) -> None:
+    (import_root / file).write_bytes(b"x")
+    response = api.post("/supernets/import", json={"path": file})
+    assert response.status_code == 202, response.text
+    spec = response.json()["spec"]
+    assert spec["path"] == file
+    assert SupernetImportSpec.model_validate(spec).name
+    assert spec["name"].isprintable()
 
 
 @pytest.mark.parametrize(

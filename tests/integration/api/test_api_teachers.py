@@ -61,6 +61,16 @@ def test_a_registration_is_a_job_that_echoes_its_source(api: TestClient, folder:
     assert api.get("/teachers").json()["data"] == []
 
 
+@pytest.mark.parametrize("file", ["x" * 250 + ".pth", "two\nlines.pth", " \t.pth", "\x7f.pth"], ids=["long", *"abc"])
+def test_a_file_of_any_name_is_registered_by_a_name_that_can_be_shown(
+    api: TestClient, folder: Path, owner: str, file: str
+) -> None:
+    (folder / file).write_bytes(b"x")
+    response = api.post("/teachers", json={"source": {"path": f"{owner}/{file}"}})
+    assert response.status_code == 202, response.text
+    assert response.json()["spec"]["name"].isprintable()
+
+
 def test_a_timm_name_is_queued_unseen(api: TestClient) -> None:
     job = api.post("/teachers", json={"source": {"timm": "vit_base_patch16_224.mae"}}).json()
     assert (job["kind"], job["spec"]["name"]) == ("teacher_import", "vit_base_patch16_224.mae")
