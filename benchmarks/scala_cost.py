@@ -31,9 +31,8 @@ def main() -> None:
     print("| method | step, ms | against scala | training, min | peak memory, MiB | stored parameters, M |")
     print("| --- | --- | --- | --- | --- | --- |")
     for method in METHODS:
-        print(
-            f"| {method} | {_row([found[method] for found in rounds], [found['scala'] for found in rounds], steps)} |"
-        )
+        costs = [(found[method], found["scala"]) for found in rounds]
+        print(f"| {method} | {_row(costs, steps)} |")
 
 
 def _row(costs: list[tuple[Cost, Cost]], steps: int) -> str:

@@ -107,7 +107,7 @@ def unseen_table(arms: Mapping[str, Runs]) -> str:
         worst = min(by_width, key=lambda d: by_width[d])
         rows.append(
             [
-                arm.removeprefix(f"{OFFICIAL}, ").replace(SCALA, "13 widths"),
+                _named(arm).removeprefix(f"{OFFICIAL}, "),
                 "official" if arm.startswith(OFFICIAL) else "head-aligned",
                 _seeds(runs),
                 _spread([statistics.fmean(found.values()) for found in deviations], sign=True),
@@ -123,8 +123,13 @@ def unseen_table(arms: Mapping[str, Runs]) -> str:
 def _grids() -> dict[str, int]:
     """Step in channels of the grids that leave widths out, by arm."""
     steps = {arm: round(step * HEAD_DIM) for arm, step in GRIDS.items() if isinstance(step, float)}
-    aligned = {**steps, "7 widths, off grid": steps["7 widths"], SCALA: 2}
+    aligned = {**steps, "7 widths, off grid": steps["7 widths"], SCALA: 2, "isolated activation": 2}
     return aligned | {f"{OFFICIAL}, {arm}": step for arm, step in {**steps, SCALA: 2}.items()}
+
+
+def _named(arm: str) -> str:
+    """What grid it is that an arm of 13 widths is not named after."""
+    return arm.replace(SCALA, "13 widths").replace("isolated activation", "13 widths, isolated activation")
 
 
 def unseen_deviations(run: Mapping[int, float], step: int) -> dict[int, float]:
@@ -141,7 +146,7 @@ def unseen_deviations(run: Mapping[int, float], step: int) -> dict[int, float]:
 def every_width_table(arms: Mapping[str, Runs]) -> str:
     """Every head dimension from the smallest to the whole, for each grid; a mean over the seeds."""
     shown = {arm: runs for arm in (*_grids(), "every width", f"{OFFICIAL}, every width") if (runs := arms.get(arm))}
-    names = [arm.replace(SCALA, "13 widths") for arm in shown]
+    names = [_named(arm) for arm in shown]
     rows = []
     for head_dim in range(SMALLEST, HEAD_DIM + 1):
         cells = [f"{statistics.fmean(run[head_dim] for run in runs.values()):.1f}" for runs in shown.values()]
