@@ -69,7 +69,7 @@ async def get_winning_architecture(
     parts: ServicesDep,
     if_none_match: Annotated[str | None, Header(description="`ETag` of an earlier answer.")] = None,
 ) -> Response:
-    """The architecture JSON of the network that won, as it was exported."""
+    """The architecture JSON of the network that won, or that was taken out of a supernet, as it was exported."""
     file = await winners_file(session, caller.owner, parse_id(IdKind.JOB, job_id), DESCRIPTION_FILE)
     etag = strong_etag(file.sha256)
     if matches_etag(request, etag):
@@ -79,6 +79,6 @@ async def get_winning_architecture(
 
 @router.get("/jobs/{job_id}/weights", status_code=307, response_class=RedirectResponse, responses=_REDIRECT)
 async def get_winning_weights(request: Request, job_id: JobId, caller: ArtifactReader, session: SessionDep) -> Response:
-    """The weights of the network that won: leads to the bytes of the artifact."""
+    """The weights of the network that won, or that was taken out of a supernet: leads to the bytes of the artifact."""
     file = await winners_file(session, caller.owner, parse_id(IdKind.JOB, job_id), WEIGHTS_FILE)
     return RedirectResponse(url(request, f"/artifacts/{format_id(IdKind.ARTIFACT, file.id)}/content"))

@@ -17,7 +17,7 @@ from service.artifacts.schemas import ArtifactView
 from service.artifacts.service import read_whole
 from service.candidates.repository import CandidateRepository
 from service.candidates.schemas import CandidateView
-from service.db.models import Artifact
+from service.db.models import Artifact, JobKind
 from service.errors import NotFound, ValidationFailed
 from service.ids import IdKind, format_id, parse_architecture_id
 from service.jobs.resolve import field_errors
@@ -72,19 +72,19 @@ async def get_architecture(
 
 
 async def winners_file(session: AsyncSession, owner: str, job_id: UUID, name: str) -> Artifact:
-    """A file of the network that won a search.
+    """A file of the network that won a search, or that an extraction took out.
 
     Raises:
         NotFound: no such job, or it has no such file (yet).
     """
     job = await get_job(session, owner, job_id)
     winner = await CandidateRepository(session, owner).winner(job_id)
-    if winner is None:
+    if winner is None and job.kind != JobKind.EXTRACT:
         raise NotFound(
             f"Job {format_id(IdKind.JOB, job_id)} is {job.state} and has no winner; there is one when it has succeeded."
         )
-    files = await ArtifactRepository(session, owner).of_candidate(job_id, winner.n)
+    files = await ArtifactRepository(session, owner).of_candidate(job_id, winner.n if winner is not None else None)
     file = next((file for file in files if file.name == name), None)
     if file is None:
-        raise NotFound(f"The winner of job {format_id(IdKind.JOB, job_id)} has no file {name}.")
+        raise NotFound(f"Job {format_id(IdKind.JOB, job_id)} is {job.state} and has no file {name}.")
     return file

@@ -32,7 +32,7 @@ class ArtifactRepository:
             query = query.where(Artifact.id > after)
         return (await self._session.scalars(query.order_by(Artifact.id).limit(limit))).all()
 
-    async def of_candidate(self, job_id: UUID, n: int) -> Sequence[Artifact]:
-        """The files of one network, by name."""
+    async def of_candidate(self, job_id: UUID, n: int | None) -> Sequence[Artifact]:
+        """The files of one network, by name; ``None``: those of the job as a whole."""
         query = self._mine().where(Artifact.job_id == job_id, Artifact.candidate_n == n)
         return (await self._session.scalars(query.order_by(Artifact.name))).all()

@@ -120,6 +120,8 @@ def test_the_best_width_within_a_number_of_parameters_is_taken_out(
 ) -> None:
     job = extracted(http, client, trained, {"max_params_m": LIMIT_M})
     client.download_all(client.artifacts(job.id), tmp_path)
+    weights = http.get(f"/jobs/{job.id}/weights", follow_redirects=True)
+    assert weights.content == (tmp_path / "weights.safetensors").read_bytes()
     counted = sum(parameter.numel() for parameter in plain(tmp_path).parameters())
     assert counted <= LIMIT_M * 1_000_000
     assert counted == round((job.result or {})["costs"]["params_m"] * 1_000_000)

@@ -51,6 +51,8 @@ class WidthStage:
         ctx.send(Candidates(rows=rows, front=front))
         chosen = [(row, width) for row, width in zip(rows, widths, strict=True) if row.feasible and width.offered]
         if not chosen:
+            # The network is trained and its widths are known: what other limits would leave can still be taken out.
+            ctx.checkpoint({"accuracies": {width.head_dim: width.accuracy for width in widths}})
             raise _no_feasible(ctx, rows)
         chosen.sort(key=lambda pair: (-_accuracy(pair[1]), pair[1].head_dim))
         scores = [_accuracy(width) for width in widths]

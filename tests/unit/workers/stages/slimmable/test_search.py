@@ -153,6 +153,8 @@ def test_no_offered_width_within_the_limits_is_an_error_that_names_the_nearest(t
     [sent] = channel.of_type(Candidates)
     assert [row.feasible for row in sent.rows].count(True) == 1
     assert caught.value.extra["nearest_misses"]
+    # What was trained is not lost with the job.
+    assert [resource.kind for resource in channel.last_checkpoint.resources] == ["supernet"]
 
 
 @pytest.mark.usefixtures("every_progress")
