@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from service.cli.specfile import read_spec
 from service.contract import contract
 from service.datasets.builtin import BUILTINS
 from service.jobs.resolve import resolve_search, resolve_slimmable
@@ -98,11 +99,20 @@ def test_request_bodies_and_main_answers_have_examples(document: dict[str, Any])
 def test_the_examples_of_a_search_are_accepted(document: dict[str, Any]) -> None:
     examples = document["paths"]["/search"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     for example in examples.values():
-        match TypeAdapter[AnySearchSpec](AnySearchSpec).validate_python(example["value"]):
-            case SearchSpec() as spec:
-                resolve_search(spec, BUILTINS["digits"])
-            case SlimmableSpec() as spec:
-                resolve_slimmable(spec, BUILTINS["digits"])
+        check_search(example["value"])
+
+
+@pytest.mark.parametrize("path", sorted((COPY.parents[1] / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_example_files_are_searches_that_are_accepted(path: Path) -> None:
+    check_search(read_spec(path))
+
+
+def check_search(body: dict[str, Any]) -> None:
+    match TypeAdapter[AnySearchSpec](AnySearchSpec).validate_python(body):
+        case SearchSpec() as spec:
+            resolve_search(spec, BUILTINS["digits"])
+        case SlimmableSpec() as spec:
+            resolve_slimmable(spec, BUILTINS["digits"])
 
 
 def test_the_short_forms_are_documented(document: dict[str, Any]) -> None:
