@@ -270,16 +270,20 @@ def _check_smallest(net: Slimmable) -> None:
 
 
 def _check_head(net: Slimmable, trained: Slimmable, warm: SupernetInfo, dataset: DatasetInfo) -> None:
-    """Refuse to continue a head on other classes."""
-    known = list(warm.classes) or trained.largest.num_classes
-    same = list(dataset.classes) == known if warm.classes else len(dataset.classes) == known
-    if net.largest.num_classes == trained.largest.num_classes and (same or not net.largest.num_classes):
+    """Refuse to continue a head on other classes, or a network without a head with one, and the other way round."""
+    before, now = trained.largest.num_classes, net.largest.num_classes
+    if bool(before) != bool(now):
+        what = "has a head and learnt labels" if before else "has no head and learnt features"
+        detail = f"supernet {warm.reference} {what}; continue it likewise"
+        raise ValidationFailed.of([ErrorItem("/training/cross_entropy", "other_head", detail, [bool(before)])])
+    known = list(warm.classes)
+    if before == now and (not now or not known or list(dataset.classes) == known):
         return
     detail = (
-        f"supernet {warm.reference} tells {trained.largest.num_classes} classes apart, and this job "
-        f"{net.largest.num_classes}; continue it on the same classes, in the same order"
+        f"supernet {warm.reference} tells {before} classes apart, and this job {now}; continue it on the same classes, "
+        "in the same order"
     )
-    raise ValidationFailed.of([ErrorItem("/warm_start/supernet", "other_classes", detail, known)])
+    raise ValidationFailed.of([ErrorItem("/warm_start/supernet", "other_classes", detail, known or before)])
 
 
 def _moved_smallest(net: Slimmable, trained: Slimmable, warm: SupernetInfo) -> list[ErrorItem]:

@@ -15,6 +15,7 @@ from service.datasets.info import DatasetInfo
 from service.errors import ConstraintUnsatisfiable, ErrorItem, ServiceError
 from service.jobs.resolve import ResolvedSlimmable, labels_after, resolve_slimmable
 from service.jobs.spec import SlimmableSpec
+from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
 
 DIGITS = BUILTINS["digits"]
@@ -388,3 +389,41 @@ def test_limits_without_effect_are_told() -> None:
         ("/constraints/0/max", "not_binding"),
         ("/constraints/0/min", "not_binding"),
     ]
+
+
+def continued(trained: ResolvedSlimmable, dataset: DatasetInfo = DIGITS, **fields: Any) -> list[tuple[str, str]]:
+    """Where a body that continues a trained network is refused."""
+    warm = SupernetInfo(
+        reference="sn_x",
+        method=trained.spec.method,
+        space=trained.net.to_json(),
+        dataset=None,
+        classes=DIGITS.classes if trained.num_classes else (),
+        spec={},
+        files={},
+        outputs={},
+        trained_for={},
+    )
+    body = {"method": "scala", "dataset": "digits", "warm_start": "sn_x", **fields}
+    try:
+        resolve_slimmable(SlimmableSpec.model_validate(body), dataset, warm)
+    except ServiceError as refusal:
+        return [(item.pointer, item.code) for item in refusal.errors]
+    return []
+
+
+FEATURES = {"timm": "vit_small_patch14_dinov2", "kind": "features"}
+
+
+def test_a_network_is_continued_with_the_head_that_it_has() -> None:
+    classifier, headless = resolve(), resolve(teacher=FEATURES)
+    assert continued(classifier) == []
+    assert continued(headless, teacher=FEATURES) == []
+    assert continued(classifier, teacher=FEATURES) == [("/training/cross_entropy", "other_head")]
+    assert continued(headless) == [("/training/cross_entropy", "other_head")]
+
+
+@pytest.mark.parametrize("classes", [tuple("9876543210"), tuple("01234")])
+def test_a_head_is_not_continued_on_other_classes(classes: tuple[str, ...]) -> None:
+    other = replace(DIGITS, digest="cd" * 32, classes=classes)
+    assert continued(resolve(), other) == [("/warm_start/supernet", "other_classes")]
