@@ -187,14 +187,15 @@ _OTHER_HEADS = ("fc_norm.weight", "head_dist.weight")
 
 def _head(tensors: dict[str, Tensor], recognised: Recognised) -> dict[str, Tensor]:
     """The classifier of a plain network, which the recognition has put aside; empty when there is none."""
-    aside = {name: [of for of in recognised.findings.dropped if of.endswith(name)] for name in (*_HEAD, *_OTHER_HEADS)}
-    if recognised.findings.kind is not Kind.VIT or any(aside[name] for name in _OTHER_HEADS):
+    aside = set(recognised.findings.dropped)  # names without what wrappers have put before all names of the file
+    if recognised.findings.kind is not Kind.VIT or not aside.issuperset(_HEAD) or aside.intersection(_OTHER_HEADS):
         return {}
-    if any(len(aside[name]) != 1 for name in _HEAD):
+    named = {name: [of for of in tensors if of == name or of.endswith(f".{name}")] for name in _HEAD}
+    if any(len(names) != 1 for names in named.values()):
         return {}
-    found = {name: tensors[aside[name][0]] for name in _HEAD}
+    found = {name: tensors[names[0]] for name, names in named.items()}
     weight, bias = found.values()
-    if weight.ndim != 2 or weight.shape != (len(bias), recognised.layout.arch.embed_dim) or bias.ndim != 1:
+    if bias.ndim != 1 or weight.shape != (len(bias), recognised.layout.arch.embed_dim):
         return {}
     check_values(found)
     return {name: tensor.detach().float().clone() for name, tensor in found.items()}
@@ -206,7 +207,7 @@ def _facts(recognised: Recognised, kind: Kind, source: Json, notes: list[str], h
         "kind": kind.value,
         "source": source,
         "transforms": findings.steps,
-        "dropped": [name for name in findings.dropped if not (head and name.endswith(_HEAD))],
+        "dropped": [name for name in findings.dropped if not (head and name in _HEAD)],
         "notes": [*findings.notes, *notes],
     }
 
