@@ -133,11 +133,12 @@ _ON_DATASETS = (JobKind.SEARCH, JobKind.TRANSFER, JobKind.SUPERNET_IMPORT)
 
 
 def _dataset(session: Session, claim: Claim) -> DatasetInfo | None:
-    if claim.kind not in _ON_DATASETS or claim.spec.get("dataset") is None:
+    if claim.kind not in _ON_DATASETS:
         return None
-    if claim.dataset_id is None:
-        return BUILTINS[claim.spec["dataset"]["id"]]
-    return DatasetInfo.from_row(session.get_one(Dataset, claim.dataset_id))
+    if claim.dataset_id is not None:
+        return DatasetInfo.from_row(session.get_one(Dataset, claim.dataset_id))
+    named = claim.spec.get("dataset")  # an import of a supernet needs none
+    return None if named is None else BUILTINS[named["id"]]
 
 
 @dataclass(frozen=True, slots=True)
