@@ -43,6 +43,9 @@ class Settings(BaseSettings):
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
         description="auto, cpu, cuda or cuda:1: what trainers compute on.",
     )
+    calibrate: bool = Field(
+        True, description="An idle worker measures its own speed once, which estimates of new searches rest on."
+    )
 
     lease_s: float = Field(60.0, gt=0, description="How long a job stays a worker's without a heartbeat.")
     heartbeat_s: float = Field(10.0, gt=0, description="Between two renewals of a lease; at most half of it.")

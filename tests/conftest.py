@@ -86,6 +86,7 @@ def settings(tmp_path: Path, database_url: str, broker_url: str) -> Settings:
         republish_s=1.0,
         retry_backoff_s=0.2,
         checkpoint_s=0.5,
+        calibrate=False,
     )
 
 

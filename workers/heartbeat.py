@@ -34,7 +34,7 @@ class Presence:
         draining: threading.Event,
     ) -> None:
         self._sessions = sessions
-        self._row = {"name": name, "queues": list(queues), "slots": slots, "info": info}
+        self._row: dict[str, Any] = {"name": name, "queues": list(queues), "slots": slots, "info": info}
         self._heartbeat_s = heartbeat_s
         self._draining = draining
         self._busy = 0
@@ -66,6 +66,16 @@ class Presence:
     def announce(self) -> None:
         """Something changed: write the row now."""
         self._changed.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a slot is taken."""
+        return self._busy > 0
+
+    def tell(self, key: str, value: Any) -> None:
+        """Add a fact to the row's ``info``."""
+        self._row = self._row | {"info": self._row["info"] | {key: value}}
+        self.announce()
 
     def _count(self, change: int) -> None:
         with self._counting:

@@ -16,6 +16,7 @@ from service.logs import configure_logging
 from service.settings import Settings
 from service.store import open_store
 from workers.app import worker_app, worker_arguments, worker_queues
+from workers.calibration import Calibrator
 from workers.child import TrainerCommand
 from workers.claim import JobLoop
 from workers.context import WorkerContext
@@ -58,7 +59,7 @@ def run(settings: Settings, command: TrainerCommand) -> int:
     )
     app = worker_app(settings.broker_url, JobLoop(context, presence, info).wake, context.draining)
     _sweep(context)
-    with presence:
+    with presence, Calibrator(settings, presence, context.draining):
         log.info("worker_started", name=context.name, queues=queues, slots=settings.worker_slots)
         code = int(app.worker_main(worker_arguments(settings, queues)) or 0)
     engine.dispose()

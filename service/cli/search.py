@@ -84,7 +84,7 @@ def validate(
     url: UrlOption = None,
     data: DataOption = None,
 ) -> None:
-    """Check a search without starting it: what it would be in full, and which costs are reachable."""
+    """Check a search without starting it: what it would be in full, which costs are reachable, and what it takes."""
     flags = Flags(
         dataset=dataset,
         method=method,
@@ -119,5 +119,23 @@ def _print_validation(answer: dict[str, Any]) -> None:
     print(f"valid: {feasible['architectures']:,} of {feasible['space_size']:,} {what} meet all limits")
     for span in answer["reachable"]:
         print(f"  {span['metric']} from {span['min']:.6g} to {span['max']:.6g} is reachable")
+    for line in forecast_lines(answer.get("estimate")):
+        print(f"  {line}")
     for warning in answer["warnings"]:
         print(f"  warning at {warning['pointer'] or '/'}: {warning['detail']}")
+
+
+def forecast_lines(estimate: dict[str, Any] | None) -> list[str]:
+    """What a search will take, a line for each figure."""
+    if estimate is None:
+        return ["no estimate yet: no worker has measured its speed, which an idle one does within a minute"]
+    wall, hours = estimate["wall_seconds"], estimate["device_hours"]
+    return [
+        f"takes about {output.duration(wall['likely'])} on an idle worker "
+        f"({output.duration(wall['low'])} to {output.duration(wall['high'])}), {hours['likely']:.2g} device-hours",
+        *(
+            f"{what} about {estimate[field]['likely']:,.0f} MB "
+            f"({estimate[field]['low']:,.0f} to {estimate[field]['high']:,.0f})"
+            for what, field in (("memory", "memory_mb"), ("disk", "disk_mb"))
+        ),
+    ]

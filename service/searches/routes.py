@@ -79,6 +79,8 @@ async def create_search(
 
 
 @router.post("/validate", responses=problems(ConstraintUnsatisfiable, DatasetInvalid, body=True))
-async def validate_search(spec: SearchBody, caller: JobReader, session: SessionDep) -> SearchPreview:
-    """What the same body would start, refused as it would be. Creates nothing."""
-    return await preview_search(session, caller.owner, spec)
+async def validate_search(
+    spec: SearchBody, caller: JobReader, session: SessionDep, parts: ServicesDep
+) -> SearchPreview:
+    """What the same body would start, refused as it would be, and what it would take. Creates nothing."""
+    return await preview_search(session, caller.owner, spec, parts.settings)

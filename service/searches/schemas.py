@@ -35,6 +35,25 @@ class WidthPreview(Answer):
     feasible: bool = Field(description="It meets all limits.")
 
 
+class ForecastRange(Answer):
+    """A forecast, and what it may well turn out to be."""
+
+    low: float
+    likely: float
+    high: float
+
+
+class ForecastView(Answer):
+    """What the search will take on a worker that does nothing else, from speeds that workers have measured."""
+
+    wall_seconds: ForecastRange = Field(description="From its start to its end, without time in the queue.")
+    device_hours: ForecastRange
+    memory_mb: ForecastRange = Field(description="Of the training process at its largest, 10^6 bytes.")
+    disk_mb: ForecastRange = Field(description="Added to store and run directory, 10^6 bytes.")
+    stages: dict[str, float] = Field(description="Likely seconds of each stage.")
+    workers: int = Field(ge=1, description="How many workers' speeds this rests on.")
+
+
 class SearchPreview(Answer):
     """What a search would be. Nothing was created."""
 
@@ -43,4 +62,5 @@ class SearchPreview(Answer):
     reachable: list[ReachableCost]
     feasible: Feasibility
     widths: list[WidthPreview] = Field(description="Of a slimmable network, the smallest first; empty for others.")
+    estimate: ForecastView | None = Field(description="Null while no worker of the queue has measured its speed.")
     warnings: list[Notice]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import assert_never
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,17 +14,22 @@ from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.datasets.service import find_dataset
 from service.db.models import Job, JobKind
+from service.forecast.calibration import Calibration
+from service.forecast.estimate import estimate
+from service.forecast.jobs import forecast_search, forecast_widths
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
 from service.jobs.resolve import Resolved, ResolvedSlimmable, constraints_of, resolve_search, resolve_slimmable
 from service.jobs.schemas import Notice
 from service.jobs.spec import AnySearchSpec, SearchSpec, SlimmableSpec
 from service.jobs.values import NewJob
-from service.searches.schemas import Feasibility, ReachableCost, SearchPreview, WidthPreview
+from service.searches.schemas import Feasibility, ForecastView, ReachableCost, SearchPreview, WidthPreview
+from service.settings import Settings
 from service.supernets.info import SupernetInfo
 from service.supernets.service import find_supernet
 from service.teachers.info import TeacherInfo
 from service.teachers.service import find_teacher
+from service.workers.repository import WorkerRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,11 @@ async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) 
     return job
 
 
-async def preview_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> SearchPreview:
+async def preview_search(session: AsyncSession, owner: str, asked: AnySearchSpec, settings: Settings) -> SearchPreview:
     """What :func:`start_search` would start; refuses what that would refuse."""
-    return await asyncio.to_thread(_preview, asked, await _named(session, owner, asked))
+    named = await _named(session, owner, asked)
+    workers = await WorkerRepository(session, settings.lease_s).calibrations(DEFAULT_QUEUE)
+    return await asyncio.to_thread(_preview, asked, named, workers, settings.checkpoint_s)
 
 
 async def _named(session: AsyncSession, owner: str, asked: AnySearchSpec) -> _Named:
@@ -97,7 +105,7 @@ def _new_job(owner: str, spec: AnySearchSpec, dataset: DatasetInfo) -> NewJob:
     )
 
 
-def _preview(asked: AnySearchSpec, named: _Named) -> SearchPreview:
+def _preview(asked: AnySearchSpec, named: _Named, workers: Sequence[Calibration], checkpoint_s: float) -> SearchPreview:
     resolved = _resolve(asked, named)
     widths: list[WidthPreview] = []
     match resolved:
@@ -105,17 +113,22 @@ def _preview(asked: AnySearchSpec, named: _Named) -> SearchPreview:
             windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
             members = FeasibleSet(space, windows, resolved.num_classes).count
             shown, feasible = space.to_json(), Feasibility(architectures=members, space_size=space.size())
+            work, footprint = forecast_search(resolved, named.dataset, named.supernet, named.teacher)
         case ResolvedSlimmable(net=net, within=within, served=served):
             shown, feasible = net.to_json(), Feasibility(architectures=len(within), space_size=len(served))
             widths = _widths(resolved)
+            work, footprint = forecast_widths(resolved, named.dataset)
         case _:
             assert_never(resolved)
+    devices = resolved.spec.resources.devices
+    forecast = estimate(work, footprint, workers, devices=devices, checkpoint_s=checkpoint_s)
     return SearchPreview(
         spec=resolved.spec.model_dump(mode="json"),
         space=shown,
         reachable=[ReachableCost(metric=r.metric, min=r.min, max=r.max) for r in resolved.reachable],
         feasible=feasible,
         widths=widths,
+        estimate=None if forecast is None else ForecastView.model_validate(asdict(forecast)),
         warnings=[Notice(**warning.to_json()) for warning in resolved.warnings],
     )
 

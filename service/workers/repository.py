@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import any_, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.db.models import Worker
+from service.forecast.calibration import Calibration
 from service.workers.schemas import WorkerView
 
 
@@ -38,6 +39,12 @@ class WorkerRepository:
             )
             for row, alive in await self._session.execute(query)
         ]
+
+    async def calibrations(self, queue: str) -> list[Calibration]:
+        """What the living workers of a queue have measured of themselves."""
+        query = select(Worker.info).where(self._alive, ~Worker.draining, literal(queue) == any_(Worker.queues))
+        found = [Calibration.of_worker(info) for info in await self._session.scalars(query)]
+        return [calibration for calibration in found if calibration is not None]
 
     async def count_consuming(self) -> int:
         """Number of workers that are alive and take jobs."""

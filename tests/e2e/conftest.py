@@ -42,7 +42,12 @@ def stack() -> Iterator[Embedded]:
         imports = Path(folder) / "imports"
         imports.mkdir()
         settings = Settings(
-            _env_file=None, data_dir=Path(folder) / "data", import_root=imports, port=0, trainer_threads=1
+            _env_file=None,
+            data_dir=Path(folder) / "data",
+            import_root=imports,
+            port=0,
+            trainer_threads=1,
+            calibrate=False,
         )
         with Embedded(settings, durable=False) as running:
             yield running

@@ -110,6 +110,7 @@ def service() -> Iterator[Service]:
             republish_s=1,
             relay_interval_s=0.2,
             checkpoint_s=0.2,
+            calibrate=False,
         )
         appointments = Path(folder) / "appointments"
         appointments.mkdir()

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from models.architecture import Architecture
 from models.supernet import Supernet
+from service.forecast.work import PROBED_IMAGES
 from workers.data.dataset import LabelledSet
 from workers.stages.context import Json
 from workers.stages.judgement import Truth
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import load_supernet
 
-MAX_IMAGES = 1000
+MAX_IMAGES = PROBED_IMAGES
 """More labelled images would hardly narrow the intervals, which the number of networks decides."""
 
 MAX_FEATURES = 8192

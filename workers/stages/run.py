@@ -21,8 +21,8 @@ from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
 from workers.stages.search import SearchStage
 from workers.stages.search_context import SearchContext
+from workers.stages.slimmable import estimate as width_estimate
 from workers.stages.slimmable.context import SlimmableContext
-from workers.stages.slimmable.estimate import width_work
 from workers.stages.slimmable.extract import extract_job
 from workers.stages.slimmable.importing import import_supernet_job
 from workers.stages.slimmable.result import width_result
@@ -111,7 +111,7 @@ def _search(start: Start, channel: Channel) -> Result:
         _run_stages(ctx, search_stages(), planned_work)
         return search_result(ctx)
     of_widths = SlimmableContext(start, channel)
-    _run_stages(of_widths, width_stages(of_widths), width_work)
+    _run_stages(of_widths, width_stages(of_widths), width_estimate.planned_work)
     return width_result(of_widths)
 
 

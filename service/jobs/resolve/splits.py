@@ -13,9 +13,7 @@ def train_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
     Raises:
         ValidationFailed: fewer than two.
     """
-    divisible = dataset.images - dataset.test_images - dataset.val_images
-    holdout = 0 if dataset.test_images else max(1, round(asked.holdout_fraction * divisible))
-    count = divisible - holdout - (0 if dataset.val_images else val_images_of(asked, dataset))
+    count = dataset.images - holdout_images_of(asked, dataset) - val_images_of(asked, dataset)
     if count < 2:
         raise ValidationFailed(
             f"Dataset {dataset.name!r} has {dataset.images} images; after the split {count} are left to train on.",
@@ -26,5 +24,13 @@ def train_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
 
 def val_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
     """Images that networks are ranked on."""
-    divisible = dataset.images - dataset.test_images - dataset.val_images
-    return dataset.val_images or max(1, round(asked.val_fraction * divisible))
+    return dataset.val_images or max(1, round(asked.val_fraction * _divisible(dataset)))
+
+
+def holdout_images_of(asked: DatasetRef, dataset: DatasetInfo) -> int:
+    """Images that nothing looks at before the report."""
+    return dataset.test_images or max(1, round(asked.holdout_fraction * _divisible(dataset)))
+
+
+def _divisible(dataset: DatasetInfo) -> int:
+    return dataset.images - dataset.test_images - dataset.val_images

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Idempotency, Job
+from service.db.models import Idempotency, Job, Worker
 from service.ids import IdKind, format_id
 from tests.integration.api.rows import TINY, add_dataset
 
@@ -326,3 +326,22 @@ def test_metadata_has_a_limit_of_its_own(api: TestClient) -> None:
     response = api.post("/search", json={**TINY, "metadata": {"x": "y" * 20_000}})
     assert response.status_code == 422
     assert "metadata" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["masktas", "scala"])
+def test_an_estimate_rests_on_what_workers_have_measured(
+    method: str, alone: TestClient, fresh_session: Session
+) -> None:
+    body = {**TINY, "method": method}
+    assert alone.post("/search/validate", json=body).json()["estimate"] is None
+    speeds = {"macs_per_s": 1e10, "pass_s": 1e-3, "update_s": 1e-9, "start_s": 5.0, "base_mb": 700.0, "error": 0.1}
+    info = {"calibration": {"version": 1, "device": "cpu", "threads": 1, **speeds}}
+    for name, known in (("measured", info), ("fresh", {})):
+        fresh_session.add(Worker(name=name, queues=["cpu"], slots=1, busy=0, info=known))
+    fresh_session.commit()
+    estimate = alone.post("/search/validate", json=body).json()["estimate"]
+    assert estimate["workers"] == 1
+    assert estimate["wall_seconds"]["low"] < estimate["wall_seconds"]["likely"] < estimate["wall_seconds"]["high"]
+    assert estimate["device_hours"]["likely"] == pytest.approx(estimate["wall_seconds"]["likely"] / 3600)
+    assert estimate["memory_mb"]["likely"] > 700
+    assert sum(estimate["stages"].values()) < estimate["wall_seconds"]["likely"]

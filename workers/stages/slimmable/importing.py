@@ -7,6 +7,7 @@ from pathlib import Path
 
 from models.export_record import Interpolation, Preprocessing
 from models.foreign.slimmable import Stated
+from search.widths import measured_widths
 from service.errors import DatasetInvalid, ErrorItem, SupernetInvalid
 from service.jobs.spec import SupernetImportSpec
 from workers.channel import Channel
@@ -17,7 +18,7 @@ from workers.stages.delivery_context import DatasetContext
 from workers.stages.slimmable.known import on_images_of
 from workers.stages.slimmable.supernet import slimmable_info
 from workers.stages.slimmable.weights import SlicedWeights
-from workers.stages.slimmable.widths import MAX_DIP, judged_widths, measured_widths
+from workers.stages.slimmable.widths import MAX_DIP, judged_widths
 from workers.stages.supernet import SUPERNET_FILE
 from workers.stages.supervised import EVAL_BATCH
 from workers.teachers.acquire import IMAGENET_MEAN, IMAGENET_STD

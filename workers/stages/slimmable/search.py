@@ -11,6 +11,7 @@ from search.asktell import StopReason
 from search.constraints import violation
 from search.cost import cost
 from search.pareto import Goal, pareto_front
+from search.widths import measured_widths
 from service.errors import NoFeasibleCandidate
 from workers.data.dataset import LabelledSet
 from workers.protocol import CandidateRow, Candidates
@@ -22,7 +23,7 @@ from workers.stages.slimmable.readout import features, linear_probe
 from workers.stages.slimmable.separate import SeparateStage
 from workers.stages.slimmable.supernet import announce_supernet, width_weights
 from workers.stages.slimmable.weights import WidthWeights
-from workers.stages.slimmable.widths import Width, judged_widths, measured_widths
+from workers.stages.slimmable.widths import Width, judged_widths
 from workers.stages.supervised import EVAL_BATCH
 from workers.training.supervised import count_correct
 

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from models.slimmable import Slimmable
-
-MAX_BETWEEN = 64
-"""Untrained widths that are measured at most, evenly spaced: heads of 64 channels have no more, and each is a pass
-over all validation images."""
 
 MAX_DIP = 1.5
 """Points below the line at which a width is not offered, where nobody says otherwise."""
@@ -46,18 +40,6 @@ class Width:
     def to_json(self) -> dict[str, Any]:
         """All fields."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-def measured_widths(net: Slimmable, *, shared: bool = True) -> tuple[int, ...]:
-    """Widths of a head that are measured, ascending: those that are trained, and of the others up to MAX_BETWEEN.
-
-    Args:
-        net: the slimmable network.
-        shared: False when each width was trained alone, so that there are no others.
-    """
-    between = [head_dim for head_dim in net.served if shared and not net.is_trained(head_dim)]
-    places = np.linspace(0, len(between) - 1, min(len(between), MAX_BETWEEN)).round().astype(int)
-    return tuple(sorted({*net.head_dims, *(between[place] for place in places)}))
 
 
 def judged_widths(net: Slimmable, accuracies: Mapping[int, float | None], max_dip: float) -> tuple[Width, ...]:

@@ -8,7 +8,8 @@ import pytest
 
 from models.architecture import Architecture
 from models.slimmable import Slimmable
-from workers.stages.slimmable.widths import MAX_BETWEEN, judged_widths, measured_widths
+from search.widths import MAX_BETWEEN, measured_widths
+from workers.stages.slimmable.widths import judged_widths
 
 
 def net(head_dim: int, *head_dims: int) -> Slimmable:
