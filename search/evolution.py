@@ -10,24 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from models.architecture import FieldProblem, Genotype, is_int
-from search.asktell import TRIES_PER_CHILD, Child, GenerationalSearch
+from search.asktell import Proposal
 from search.errors import SettingsError
+from search.generational import TRIES_PER_CHILD, Child, GenerationalSearch
 from search.sampling import FeasibleSet
 
 T = TypeVar("T")
 
 
+class Mutation(StrEnum):
+    """The two published settings of the probabilities of mutation, which say the opposite of each other."""
+
+    CODE = "code"  # AutoFormer's released script
+    PAPER = "paper"  # Chen et al. 2021, section 4.1
+
+    @property
+    def block_prob(self) -> float:
+        """Probability that a block's ratio is redrawn, and likewise its head count."""
+        return 0.2 if self is Mutation.CODE else 0.4
+
+    @property
+    def network_prob(self) -> float:
+        """Probability that the depth is redrawn, and likewise the width."""
+        return 0.4 if self is Mutation.CODE else 0.2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolutionSettings:
     """Settings of the evolution; the defaults are those of AutoFormer's released script.
-
-    The paper prints the two probabilities the other way round (0.4 per block, 0.2 for depth and width); set them so to
-    follow the text instead of the code.
 
     Attributes:
         population: candidates in one generation.
@@ -47,8 +63,8 @@ class EvolutionSettings:
     parents: int = 10
     mutation_share: float = 0.5
     crossover_share: float = 0.5
-    block_mutation_prob: float = 0.2
-    network_mutation_prob: float = 0.4
+    block_mutation_prob: float = Mutation.CODE.block_prob
+    network_mutation_prob: float = Mutation.CODE.network_prob
 
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
@@ -102,6 +118,7 @@ class EvolutionSearch(GenerationalSearch):
         settings: EvolutionSettings,
         rng: np.random.Generator,
         max_evaluations: int | None = None,
+        seeds: Sequence[Genotype] = (),
     ) -> None:
         super().__init__(
             feasible,
@@ -109,6 +126,7 @@ class EvolutionSearch(GenerationalSearch):
             generations=settings.generations,
             rng=rng,
             max_evaluations=max_evaluations,
+            seeds=seeds,
         )
         self._settings = settings
         self._space = feasible.space
@@ -121,17 +139,25 @@ class EvolutionSearch(GenerationalSearch):
     def _children(self, n_parents: int, breed: Callable[..., Genotype], wanted: int) -> list[Child]:
         """Up to ``wanted`` new children of distinct parents, within a bounded number of tries."""
         children: list[Child] = []
-        elite = [candidate.proposal for candidate in self.best(self._settings.parents)]
-        if len(elite) < n_parents:
+        pool = self._mating_pool()
+        if len(pool) < n_parents:
             return children
         for _ in range(TRIES_PER_CHILD * wanted):
             if len(children) == wanted:
                 break
-            parents = [elite[i] for i in self._rng.choice(len(elite), size=n_parents, replace=False)]
+            parents = self._draw_parents(pool, n_parents)
             genotype = breed(*(_Genes.of(parent.genotype) for parent in parents))
             if self._claim(genotype):
                 children.append((genotype, tuple(parent.n for parent in parents)))
         return children
+
+    def _mating_pool(self) -> list[Proposal]:
+        """What may be bred from, the best first."""
+        return self._elite(self._settings.parents)
+
+    def _draw_parents(self, pool: Sequence[Proposal], n_parents: int) -> list[Proposal]:
+        """So many different ones."""
+        return [pool[i] for i in self._rng.choice(len(pool), size=n_parents, replace=False)]
 
     def _mutate(self, genes: _Genes) -> Genotype:
         space, rng = self._space, self._rng

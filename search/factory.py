@@ -35,6 +35,7 @@ def make_search(
     rng: np.random.Generator,
     max_evaluations: int | None = None,
     listed: Sequence[Genotype] = (),
+    seeds: Sequence[Genotype] = (),
 ) -> SearchAlgorithm:
     """Build a search; to continue an earlier one, ``restore`` its state.
 
@@ -49,6 +50,7 @@ def make_search(
         max_evaluations: at most this many candidates are proposed; the last generation is cut to fit. A list is
             always scored as a whole.
         listed: what ``listed`` scores; of no use to the others.
+        seeds: members that the first generation ends with; of no use to ``listed``.
 
     Raises:
         ValueError: for an unknown name.
@@ -57,7 +59,7 @@ def make_search(
     feasible = feasible_set(space, constraints, num_classes)
     match AlgorithmName(name):
         case AlgorithmName.EVOLUTION:
-            return EvolutionSearch(feasible, settings, rng, max_evaluations)
+            return EvolutionSearch(feasible, settings, rng, max_evaluations, seeds)
         case AlgorithmName.RANDOM:
             return RandomSearch(
                 feasible,
@@ -65,6 +67,7 @@ def make_search(
                 generations=settings.generations,
                 rng=rng,
                 max_evaluations=max_evaluations,
+                seeds=seeds,
             )
         case AlgorithmName.LISTED:
             return ListedSearch(feasible, listed, population=settings.population, rng=rng)

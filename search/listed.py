@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from models.architecture import FieldProblem, Genotype
-from search.asktell import Child, GenerationalSearch, StopReason
+from search.asktell import StopReason
 from search.errors import SettingsError
+from search.generational import Child, GenerationalSearch
 from search.sampling import FeasibleSet
 
 

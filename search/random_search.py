@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from search.asktell import Child, GenerationalSearch
+from search.generational import Child, GenerationalSearch
 
 
 class RandomSearch(GenerationalSearch):

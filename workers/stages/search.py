@@ -192,8 +192,8 @@ class _Run:
         # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.
         self._ctx.checkpoint(
             {
-                "search": self._main.state(),
-                "baseline": self._baseline.state() if self._baseline else None,
+                "search": _saved(self._main),
+                "baseline": _saved(self._baseline) if self._baseline else None,
                 "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
             }
         )
@@ -201,11 +201,11 @@ class _Run:
     def _restore(self, state: Json) -> None:
         if not state:
             return
-        self._main.restore(state["search"])
+        self._main.restore(**state["search"])
         self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
-            self._baseline.restore(state["baseline"])
+            self._baseline.restore(**state["baseline"])
         for genotype, measures in state["measures"]:
             self._known[self._ctx.space.decode(genotype).genotype] = measures
 
@@ -223,6 +223,8 @@ class _Run:
 
 def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int) -> SearchAlgorithm:
     spec = ctx.spec.search
+    assert spec.block_mutation_prob is not None, "filled by service.jobs.resolve"
+    assert spec.network_mutation_prob is not None, "filled by service.jobs.resolve"
     settings = EvolutionSettings(
         population=spec.population,
         generations=spec.generations,
@@ -242,6 +244,10 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         max_evaluations=max_evaluations,
         listed=listed_genotypes(spec),
     )
+
+
+def _saved(algorithm: SearchAlgorithm) -> Json:
+    return {"state": algorithm.state(), "history": algorithm.history()}
 
 
 def _is_judged(proposal: Proposal) -> bool:

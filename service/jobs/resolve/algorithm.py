@@ -7,6 +7,7 @@ import numpy as np
 from models.architecture import FieldProblem, Genotype
 from search.constraints import Constraint, feasible_set
 from search.errors import SettingsError, SpaceError
+from search.evolution import Mutation
 from search.listed import ListedSearch
 from search.published import PUBLISHED
 from search.space import Space
@@ -20,13 +21,13 @@ _POINTER = "/search/architectures"
 def resolve_algorithm(
     asked: SearchPart, space: Space, constraints: tuple[Constraint, ...], num_classes: int
 ) -> SearchPart:
-    """Fill the baseline and the genes of networks that were given by name.
+    """Fill the baseline, the probabilities of mutation and the genes of networks that were given by name.
 
     Raises:
         ValidationFailed: a listed network that is unknown, no member of the space, beyond a limit, or given twice.
     """
     baseline = asked.baseline or ("none" if asked.algorithm == "listed" else "random")
-    filled = asked.model_copy(update={"baseline": baseline})
+    filled = asked.model_copy(update={"baseline": baseline, **_mutation(asked)})
     if asked.architectures is None:
         return filled
     listed = [_with_genes(entry, i, space) for i, entry in enumerate(asked.architectures)]
@@ -59,6 +60,15 @@ def planned_evaluations(part: SearchPart, feasible: int) -> int:
     if part.architectures is not None:
         return len(part.architectures)
     return min(part.population * (part.generations + 1), part.max_evaluations, feasible)
+
+
+def _mutation(asked: SearchPart) -> dict[str, float]:
+    published = Mutation(asked.mutation)
+    block, network = asked.block_mutation_prob, asked.network_mutation_prob
+    return {
+        "block_mutation_prob": published.block_prob if block is None else block,
+        "network_mutation_prob": published.network_prob if network is None else network,
+    }
 
 
 def _with_genes(entry: ListedArchitecture, i: int, space: Space) -> ListedArchitecture:

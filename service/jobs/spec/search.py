@@ -99,8 +99,17 @@ class SearchPart(Spec):
     parents: int = Field(10, ge=1, le=10_000)
     mutation_share: float = Field(0.5, ge=0, le=1, description="Share of each generation bred by mutation.")
     crossover_share: float = Field(0.5, ge=0, le=1, description="Share bred by crossover; the rest is random.")
-    block_mutation_prob: float = Field(0.2, ge=0, le=1, description="For each block's heads and ratio.")
-    network_mutation_prob: float = Field(0.4, ge=0, le=1, description="For depth and for width.")
+    mutation: Literal["code", "paper"] = Field(
+        "code",
+        description="Published probabilities of mutation: those of AutoFormer's released script, 0.2 for a block and "
+        "0.4 for the network, or those that its paper prints, 0.4 and 0.2. The next two fields go before it.",
+    )
+    block_mutation_prob: float | None = Field(
+        None, ge=0, le=1, description="For each block's heads and ratio. Default: that of `mutation`."
+    )
+    network_mutation_prob: float | None = Field(
+        None, ge=0, le=1, description="For depth and for width. Default: that of `mutation`."
+    )
     max_evaluations: int = Field(1000, ge=1, le=1_000_000)
     baseline: Literal["random", "none"] | None = Field(
         None, description="Random search with the same evaluations. Default: random, but none beside a list."

@@ -151,7 +151,7 @@ def test_the_same_seed_gives_the_same_sequence_and_another_seed_another(name: Al
     assert generations(build(name, seed=3)) != generations(build(name, seed=4))
 
 
-def through_json(state: dict[str, Any]) -> Any:
+def through_json(state: Any) -> Any:
     # As the strictest reader might: no 64-bit overflow and no difference between 4.0 and 4.
     def shorten(value: Any) -> Any:
         match value:
@@ -179,7 +179,7 @@ def test_a_restored_search_continues_identically(name: AlgorithmName, stop: int,
     if asked:
         interrupted.ask()
     resumed = build(name, seed=seed + 1)  # the seed is in the state
-    resumed.restore(through_json(interrupted.state()))
+    resumed.restore(through_json(interrupted.state()), through_json(interrupted.history()))
     generations(resumed)
     assert resumed.candidates == undisturbed.candidates
     assert resumed.best(5) == undisturbed.best(5)
@@ -192,7 +192,7 @@ def test_a_finished_search_can_be_extended(name: AlgorithmName) -> None:
     generations(short)
     assert short.finished is StopReason.MAX_EVALUATIONS
     extended = build(name)
-    extended.restore(short.state())
+    extended.restore(short.state(), short.history())
     assert generations(extended)
     generations(long)
     assert extended.candidates == long.candidates
@@ -210,15 +210,15 @@ def test_a_finished_search_can_be_extended(name: AlgorithmName) -> None:
 def test_a_state_of_another_search_is_refused(name: AlgorithmName, changes: dict[str, Any], text: str) -> None:
     state = build(name).state()
     with pytest.raises(StateError, match=f"search state, {text}: found"):
-        build(name, **changes).restore(state)
+        build(name, **changes).restore(state, [])
 
 
 def test_a_state_of_another_algorithm_or_version_is_refused() -> None:
     state = build(AlgorithmName.RANDOM).state()
     with pytest.raises(StateError, match="algorithm: found 'random', this search has 'evolution'"):
-        build(AlgorithmName.EVOLUTION).restore(state)
+        build(AlgorithmName.EVOLUTION).restore(state, [])
     with pytest.raises(StateError, match="version"):
-        build(AlgorithmName.RANDOM).restore({**state, "version": 0})
+        build(AlgorithmName.RANDOM).restore({**state, "version": 1}, [])
 
 
 def test_unknown_algorithms_are_refused() -> None:
@@ -230,4 +230,64 @@ def test_candidates_keep_their_proposals() -> None:
     search = build(AlgorithmName.RANDOM)
     asked = search.ask()
     search.tell([float(i) for i in range(8)])
-    assert search.candidates == tuple(Candidate(proposal, float(i)) for i, proposal in enumerate(asked))
+    assert list(search.candidates) == [Candidate(proposal, float(i)) for i, proposal in enumerate(asked)]
+
+
+def test_a_history_of_another_moment_is_refused() -> None:
+    search = build(AlgorithmName.RANDOM)
+    search.ask()
+    search.tell([0.0] * 8)
+    with pytest.raises(StateError, match="told: found 8, this search has 7"):
+        build(AlgorithmName.RANDOM).restore(search.state(), search.history()[:-1])
+
+
+@every_algorithm
+def test_a_state_does_not_grow_and_the_history_only_gets_longer(name: AlgorithmName) -> None:
+    search = build(name)
+    search.tell([score(proposal.genotype) for proposal in search.ask()])
+    first, early = len(json.dumps(search.state())), search.history()
+    generations(search)
+    assert len(json.dumps(search.state())) < first + 200
+    assert search.history()[: len(early)] == early
+    assert search.history(len(early)) == search.history()[len(early) :]
+
+
+@every_algorithm
+def test_seeds_end_the_first_generation_unless_they_break_a_limit(name: AlgorithmName) -> None:
+    space = resolve("micro")
+    beyond, within = space.largest().genotype, space.smallest().genotype
+    other = build(name, seed=9).ask()[0].genotype
+    search = build(name, seeds=[beyond, within, other, within])
+    first = [proposal.genotype for proposal in search.ask()]
+    assert first[-2:] == [within, other]
+    assert search.random_first == 6
+    assert first[:6] == [proposal.genotype for proposal in build(name).ask()][:6]
+    resumed = build(name)
+    resumed.restore(through_json(search.state()), [])
+    assert (resumed.ask(), resumed.random_first) == (search.ask(), 6)
+
+
+@every_algorithm
+def test_violations_take_the_score_away(name: AlgorithmName) -> None:
+    search = build(name)
+    search.ask()
+    search.tell([1.0] * 8, [0.0, 0.5, *[0.0] * 6])
+    assert [c.score for c in search.candidates] == [1.0, None, *[1.0] * 6]
+    assert search.candidates[1].violation == 0.5
+    search.ask()
+    with pytest.raises(ValueError, match="violations: found 2, allowed is one for each of 8"):
+        search.tell([1.0] * 8, [0.0, 0.0])
+    with pytest.raises(ValueError, match="violations: found -1"):
+        search.tell([1.0] * 8, [-1.0] * 8)
+
+
+def test_a_search_outside_of_measured_limits_breeds_from_the_nearest() -> None:
+    search = build(AlgorithmName.EVOLUTION, settings=EvolutionSettings(population=8, generations=4, parents=2))
+    search.ask()
+    search.tell([1.0] * 8, [0.9, 0.2, 0.7, 0.9, 0.1, 0.9, 0.9, 0.9])
+    assert {n for proposal in search.ask() for n in proposal.parents} == {1, 4}
+    resumed = build(AlgorithmName.EVOLUTION, settings=EvolutionSettings(population=8, generations=4, parents=2))
+    resumed.restore(search.state(), through_json(search.history()))
+    search.tell([None] * 8)
+    resumed.tell([None] * 8)
+    assert resumed.ask() == search.ask()

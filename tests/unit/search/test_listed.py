@@ -51,14 +51,14 @@ def test_a_list_goes_on_where_its_state_was_saved() -> None:
     search.tell([0.1, None])
     search.ask()
     again = build(MEMBERS[:5])
-    again.restore(json.loads(json.dumps(search.state())))
+    again.restore(json.loads(json.dumps(search.state())), search.history())
     assert again.ask() == search.ask()
     assert again.candidates == search.candidates
 
 
 def test_the_state_of_another_list_is_refused() -> None:
     with pytest.raises(StateError, match="listed"):
-        build(MEMBERS[1:5]).restore(build(MEMBERS[:5]).state())
+        build(MEMBERS[1:5]).restore(build(MEMBERS[:5]).state(), [])
 
 
 def test_repeated_and_unaffordable_architectures_are_named() -> None:

@@ -341,3 +341,19 @@ def test_an_evaluation_that_fits_no_memory_is_refused() -> None:
     space = {"preset": "micro", "img_size": 512, "overrides": {"patch_size": 4}}  # 16384 patches, 4096 visible
     error = refusal(PHOTOS, space=space, search={"evaluation": {"mask_seeds": 2}})
     assert "/search/evaluation/mask_seeds" in [item.pointer for item in error.errors]
+
+
+@pytest.mark.parametrize(
+    ("asked", "block", "network"),
+    [
+        ({}, 0.2, 0.4),
+        ({"mutation": "paper"}, 0.4, 0.2),
+        ({"mutation": "paper", "block_mutation_prob": 0.0}, 0.0, 0.2),
+        ({"network_mutation_prob": 1.0}, 0.2, 1.0),
+    ],
+)
+def test_published_mutations_have_names_and_single_probabilities_go_before_them(
+    asked: dict[str, Any], block: float, network: float
+) -> None:
+    filled = resolve(search=asked).spec.search
+    assert (filled.block_mutation_prob, filled.network_mutation_prob) == (block, network)

@@ -54,7 +54,7 @@ def test_another_seed_finds_something_else(undisturbed: Found, tmp_path: Path) -
 def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = search_start(TINY, tmp_path)
     first = run_until(start, StopAt("search", 0.5))
-    done = len(first.last_checkpoint.state["state"]["search"]["candidates"])
+    done = len(first.last_checkpoint.state["state"]["search"]["history"])
     assert done > 0
     scored = []
     original = MeasureScorer.score
@@ -65,7 +65,7 @@ def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(MeasureScorer, "score", score)
     run_until(resumed(start, first.last_checkpoint, tmp_path), StopAt("retrain"))
-    before = {tuple(c["genotype"]) for c in first.last_checkpoint.state["state"]["search"]["candidates"]}
+    before = {tuple(row[-1]) for row in first.last_checkpoint.state["state"]["search"]["history"]}
     measured = {tuple(genotype) for genotype, _ in first.last_checkpoint.state["state"]["measures"]}
     assert measured >= before
     assert not measured & {arch.genotype for arch in scored}
