@@ -1,6 +1,7 @@
 """Limits on the cost of the deployed network: reading them, and saying before a search starts what they leave.
 
-A limit is compared exactly: 5.9026 (million parameters) admits 5,902,600 parameters and not one more.
+A limit is compared exactly: 5.9026 (million parameters) admits 5,902,600 parameters and not one more. Latency is
+compared as a table predicts it (:mod:`search.latency`), in whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -14,15 +15,12 @@ from itertools import combinations
 from typing import Any
 
 from models.architecture import FieldProblem, escape_pointer
-from search.cost import Cost
 from search.errors import ConstraintError
-from search.metrics import Metric, Window
+from search.latency import LatencyError, LatencyTable
+from search.metrics import Metric, Window, priced_metrics
 from search.metrics import violation as window_violation
 from search.sampling import FeasibleSet
 from search.space import Space
-
-MEASURED_METRICS = ("latency_ms", "peak_mem_mb")
-"""Metrics with a fixed meaning that need a device; limits on them are refused by name until they can be measured."""
 
 _KEYS = ("metric", "min", "max")
 MAX_LIMIT = 1e12
@@ -89,10 +87,7 @@ class Constraint:
 
 def _problems(constraint: Constraint) -> Iterator[FieldProblem]:
     if constraint.metric not in tuple(Metric):
-        allowed = f"one of {', '.join(Metric)}"
-        if constraint.metric in MEASURED_METRICS:
-            allowed += "; limits on measured metrics are not supported"
-        yield FieldProblem("/metric", constraint.metric, allowed)
+        yield FieldProblem("/metric", constraint.metric, f"one of {', '.join(Metric)}")
     sound = True
     for side in ("min", "max"):
         value = getattr(constraint, side)
@@ -132,24 +127,54 @@ class ReachableRange:
         return {"metric": self.metric.value, "min": self.min, "max": self.max}
 
 
-def reachable_range(space: Space, metric: Metric, num_classes: int) -> ReachableRange:
+def reachable_range(
+    space: Space, metric: Metric, num_classes: int, table: LatencyTable | None = None
+) -> ReachableRange:
     """What members of the space cost at least and at most, with a head of ``num_classes`` outputs.
 
-    Exact: costs grow with every gene, so the smallest and the largest member are the extremes.
+    Exact: by formula costs grow with every gene, so the smallest and the largest member are the extremes. Times need
+    not grow; there the extremes are found by width and depth.
+
+    Raises:
+        ValueError: for latency without a table.
+        LatencyError: the table lacks entries for members of the space.
     """
+    if metric is Metric.LATENCY_MS and table is not None:
+        return ReachableRange(metric, *_latency_range(space, num_classes, table))
     return ReachableRange(
         metric, metric.count_of(space.smallest(num_classes)), metric.count_of(space.largest(num_classes))
     )
 
 
-def feasible_set(space: Space, constraints: Sequence[Constraint], num_classes: int) -> FeasibleSet:
-    """The members of the space that meet all constraints, priced with a head of ``num_classes`` outputs."""
-    return FeasibleSet(space, [constraint.window for constraint in constraints], num_classes)
+def reachable_ranges(space: Space, num_classes: int, table: LatencyTable | None = None) -> tuple[ReachableRange, ...]:
+    """:func:`reachable_range` of every metric that has a price."""
+    return tuple(reachable_range(space, metric, num_classes, table) for metric in priced_metrics(table))
 
 
-def violation(constraints: Sequence[Constraint], cost: Cost) -> float:
-    """How far a cost is outside the limits: relative excesses summed up, 0 exactly when all are met."""
-    counts = {Metric.PARAMS_M: cost.params, Metric.GMACS: cost.macs}
+def _latency_range(space: Space, num_classes: int, table: LatencyTable) -> tuple[int, int]:
+    if gaps := table.gaps(space, num_classes):
+        raise LatencyError(gaps)
+    totals = []
+    for width in space.embed_dim:
+        blocks = [table.block_ns[width, heads, ratio] for heads in space.num_heads for ratio in space.mlp_ratio]
+        for depth in space.depth:
+            totals += [table.fixed_ns[width] + depth * block for block in (min(blocks), max(blocks))]
+    return min(totals), max(totals)
+
+
+def feasible_set(
+    space: Space, constraints: Sequence[Constraint], num_classes: int, table: LatencyTable | None = None
+) -> FeasibleSet:
+    """The members of the space that meet all constraints, priced with a head of ``num_classes`` outputs.
+
+    Raises:
+        LatencyError, TooManyProfiles: see :class:`search.sampling.FeasibleSet`.
+    """
+    return FeasibleSet(space, [constraint.window for constraint in constraints], num_classes, table)
+
+
+def violation(constraints: Sequence[Constraint], counts: Mapping[Metric, int]) -> float:
+    """How far counts are outside the limits: relative excesses summed up, 0 exactly when all are met."""
     return window_violation([constraint.window for constraint in constraints], counts)
 
 
@@ -184,24 +209,32 @@ class ConstraintProblem:
 
 
 def check_constraints(
-    space: Space, constraints: Sequence[Constraint], num_classes: int
+    space: Space, constraints: Sequence[Constraint], num_classes: int, table: LatencyTable | None = None
 ) -> tuple[ConstraintProblem, ...]:
     """Decide exactly whether limits can be met, alone and together, and point out those without effect.
 
     Without an error among the problems at least one member meets all limits.  A conflict names the two constraints
     that cannot hold together or, when each two can, all of them.
+
+    Raises:
+        LatencyError, TooManyProfiles: see :class:`search.sampling.FeasibleSet`.
     """
     problems: list[ConstraintProblem] = []
     for index, constraint in enumerate(constraints):
-        reach = reachable_range(space, constraint.metric, num_classes)
-        problems += _alone(space, constraint, index, reach, num_classes)
+        reach = reachable_range(space, constraint.metric, num_classes, table)
+        problems += _alone(space, constraint, index, reach, num_classes, table)
     if any(problem.is_error for problem in problems):
         return tuple(problems)
-    return (*problems, *_together(space, constraints, num_classes))
+    return (*problems, *_together(space, constraints, num_classes, table))
 
 
 def _alone(
-    space: Space, constraint: Constraint, index: int, reach: ReachableRange, num_classes: int
+    space: Space,
+    constraint: Constraint,
+    index: int,
+    reach: ReachableRange,
+    num_classes: int,
+    table: LatencyTable | None,
 ) -> Iterator[ConstraintProblem]:
     window, metric = constraint.window, constraint.metric
     scope = f"{metric} of space {space.name!r} reaches from {_text(reach.min)} to {_text(reach.max)}"
@@ -211,7 +244,7 @@ def _alone(
     elif window.low is not None and window.low > reach.high:
         detail = f"{constraint}: above the largest architecture; {scope}"
         yield _problem(ConstraintProblemKind.UNSATISFIABLE, f"/{index}/min", detail, reach)
-    elif not (feasible := feasible_set(space, [constraint], num_classes)).count:
+    elif not (feasible := feasible_set(space, [constraint], num_classes, table)).count:
         nearest = " and ".join(_text(miss.counts[metric] / metric.unit) for miss in feasible.nearest(2))
         detail = f"{constraint}: no architecture lies in this window, the nearest have {nearest}; {scope}"
         yield _problem(ConstraintProblemKind.UNSATISFIABLE, f"/{index}", detail, reach)
@@ -226,14 +259,16 @@ def _alone(
             yield _problem(ConstraintProblemKind.NOT_BINDING, f"/{index}/min", detail, reach)
 
 
-def _together(space: Space, constraints: Sequence[Constraint], num_classes: int) -> Iterator[ConstraintProblem]:
+def _together(
+    space: Space, constraints: Sequence[Constraint], num_classes: int, table: LatencyTable | None
+) -> Iterator[ConstraintProblem]:
     """Conflicts among constraints that can each be met."""
-    everything = feasible_set(space, constraints, num_classes)
+    everything = feasible_set(space, constraints, num_classes, table)
     if everything.count:
         return
     pairs = False
     for i, j in combinations(range(len(constraints)), 2):
-        pair = feasible_set(space, [constraints[i], constraints[j]], num_classes)
+        pair = feasible_set(space, [constraints[i], constraints[j]], num_classes, table)
         if not pair.count:
             pairs = True
             yield _conflict(constraints, (i, j), pair)
@@ -254,7 +289,7 @@ def _conflict(constraints: Sequence[Constraint], group: tuple[int, ...], empty: 
         ConstraintProblemKind.CONFLICT,
         tuple(f"/{index}" for index in group),
         detail,
-        tuple(reachable_range(empty.space, metric, empty.num_classes) for metric in metrics),
+        tuple(reachable_range(empty.space, metric, empty.num_classes, empty.prices.table) for metric in metrics),
     )
 
 

@@ -21,6 +21,9 @@ from models.architecture import REL_POS_LENGTH, REL_POS_TABLES, Architecture
 MILLION = 1_000_000
 GIGA = 1_000_000_000
 
+BYTES_PER_PARAMETER = 4
+"""Weights are stored and run as 32-bit floats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -60,6 +63,11 @@ def params(arch: Architecture) -> int:
         for q, f in zip(arch.qkv_dims, arch.mlp_dims, strict=True)
     )
     return embedding + blocks + 2 * d + arch.num_prefix * arch.num_classes * (d + 1)
+
+
+def weight_bytes(arch: Architecture) -> int:
+    """Bytes of all parameters."""
+    return BYTES_PER_PARAMETER * params(arch)
 
 
 def macs(arch: Architecture) -> int:

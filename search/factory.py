@@ -12,6 +12,7 @@ from models.architecture import Genotype
 from search.asktell import SearchAlgorithm
 from search.constraints import Constraint, feasible_set
 from search.evolution import EvolutionSearch, EvolutionSettings
+from search.latency import LatencyTable
 from search.listed import ListedSearch
 from search.random_search import RandomSearch
 from search.space import Space
@@ -34,6 +35,7 @@ def make_search(
     settings: EvolutionSettings,
     rng: np.random.Generator,
     max_evaluations: int | None = None,
+    table: LatencyTable | None = None,
     listed: Sequence[Genotype] = (),
     seeds: Sequence[Genotype] = (),
 ) -> SearchAlgorithm:
@@ -49,6 +51,7 @@ def make_search(
         rng: source of all randomness, PCG64 (``numpy.random.default_rng``).
         max_evaluations: at most this many candidates are proposed; the last generation is cut to fit. A list is
             always scored as a whole.
+        table: that prices latency, when it is limited.
         listed: what ``listed`` scores; of no use to the others.
         seeds: members that the first generation ends with; of no use to ``listed``.
 
@@ -56,7 +59,7 @@ def make_search(
         ValueError: for an unknown name.
         SettingsError: a list that cannot be scored, see :class:`search.listed.ListedSearch`.
     """
-    feasible = feasible_set(space, constraints, num_classes)
+    feasible = feasible_set(space, constraints, num_classes, table)
     match AlgorithmName(name):
         case AlgorithmName.EVOLUTION:
             return EvolutionSearch(feasible, settings, rng, max_evaluations, seeds)

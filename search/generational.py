@@ -254,6 +254,7 @@ class GenerationalSearch(ABC):
 
     def _identity(self) -> dict[str, Any]:
         """What a state must agree on to be continued."""
+        table = self._feasible.prices.table
         return {
             "algorithm": self.name,
             "space": self._feasible.space.digest(),
@@ -262,6 +263,7 @@ class GenerationalSearch(ABC):
                 {"metric": window.metric.value, "low": window.low, "high": window.high}
                 for window in self._feasible.windows
             ],
+            **({} if table is None else {"latency_table": table.digest()}),
         }
 
 

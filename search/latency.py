@@ -39,6 +39,9 @@ MAX_BLOCKS = 4096
 MAX_HELD_OUT = 1000
 """Most entries of the lists of a table; far beyond what anybody measures, and small enough to store in a job."""
 
+MAX_BATCH = 4096
+"""Images of one call."""
+
 MAX_LABEL = 100
 """Characters of a device's label."""
 
@@ -68,7 +71,7 @@ class LatencyError(SpecError):
 
 
 _BOUNDS: dict[str, tuple[int, int]] = {
-    "batch_size": (1, 4096),
+    "batch_size": (1, MAX_BATCH),
     "threads": (1, 4096),
     "percentile": (1, 99),
     "warmup_runs": (0, 1_000_000),

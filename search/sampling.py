@@ -1,27 +1,28 @@
 """The members of a space that meet limits: how many there are, the i-th one, a random one, the nearest misses.
 
 All of it is exact and none of it tries members one by one, so a window of a thousandth of the range costs the same
-as no limit at all.  Two facts carry this.  Costs depend on the genes only through width, depth and two sums over the
-blocks, of head counts and of MLP hidden widths (:mod:`search.metrics`); and the two sums are independent, since
-heads and ratios are.  Fix width, depth and the sum of heads (a *line*): every limit then is an interval of the
-sum of hidden widths, and counting the gene combinations of a sum is a short dynamic program.
+as no limit at all.  Costs do not depend on the order of the blocks.  Where all limits are on costs that depend on sums
+over the blocks alone, members are counted by these (:mod:`search.lines`); limits on peak memory or latency need to know
+how often each choice occurs (:mod:`search.profiles`).
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import accumulate, groupby
-from operator import attrgetter
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 
 from models.architecture import Genotype
-from search.metrics import AffineCost, Metric, Window, violation
+from search.latency import LatencyTable
+from search.lines import Lines, Slab
+from search.metrics import AFFINE_METRICS, Metric, Window, violation
+from search.prices import Prices
+from search.profiles import Profiles
 from search.randomness import randbelow
 from search.space import Space
 
@@ -35,114 +36,51 @@ class NearMiss:
     violation: float
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Near:
-    """All members of one width, depth and pair of sums, by their distance from the limits; sums as indices."""
+class _Members(Protocol):
+    """Members within limits, in a fixed order."""
 
-    violation: float
-    embed_dim: int
-    depth: int
-    heads: int
-    hidden: int
+    count: int
 
+    def slabs(self) -> Iterator[Slab]: ...
 
-class BlockSums:
-    """Sums of one choice for each of ``n`` blocks: which occur, in how many ways, and each way by its rank.
+    def member(self, index: int) -> Genotype: ...
 
-    The ways of a sum are ordered lexicographically, those of an interval of sums by the sum first.
-    """
+    def extremes(self) -> tuple[Genotype, Genotype]: ...
 
-    def __init__(self, choices: Sequence[int], max_blocks: int) -> None:
-        self._choices = tuple(choices)
-        self._ways: list[dict[int, int]] = [{0: 1}]
-        for _ in range(max_blocks):
-            extended: defaultdict[int, int] = defaultdict(int)
-            for total, ways in self._ways[-1].items():
-                for choice in self._choices:
-                    extended[total + choice] += ways
-            self._ways.append(dict(extended))
-        self._sorted = [sorted(ways) for ways in self._ways]
-        self._below = [
-            [0, *accumulate(ways[total] for total in totals)]
-            for ways, totals in zip(self._ways, self._sorted, strict=True)
-        ]
-
-    def totals(self, n_blocks: int) -> Sequence[int]:
-        """The sums that occur, ascending."""
-        return self._sorted[n_blocks]
-
-    def span(self, n_blocks: int, low: int | None, high: int | None) -> tuple[int, int]:
-        """Half-open range of indices into :meth:`totals` with ``low <= sum <= high``."""
-        totals = self._sorted[n_blocks]
-        start = 0 if low is None else bisect_left(totals, low)
-        stop = len(totals) if high is None else bisect_right(totals, high)
-        return start, max(start, stop)
-
-    def ways(self, n_blocks: int, start: int, stop: int) -> int:
-        """In how many ways the sums of this index range come about."""
-        below = self._below[n_blocks]
-        return below[stop] - below[start]
-
-    def unrank(self, n_blocks: int, start: int, rank: int) -> tuple[int, ...]:
-        """The choices of way number ``rank``, counted from the first way of sum number ``start``."""
-        below = self._below[n_blocks]
-        rank += below[start]
-        index = bisect_right(below, rank) - 1
-        rank -= below[index]
-        total = self._sorted[n_blocks][index]
-        picked = []
-        for left in range(n_blocks - 1, -1, -1):
-            ways = self._ways[left]
-            for choice in self._choices:
-                here = ways.get(total - choice, 0)
-                if rank < here:
-                    picked.append(choice)
-                    total -= choice
-                    break
-                rank -= here
-        return tuple(picked)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Feasible members of one width, depth and sum of heads; sums are indices into ``BlockSums.totals``."""
-
-    embed_dim: int
-    depth: int
-    heads: int
-    hidden_start: int
-    hidden_stop: int
-    ways: int
+    def nearest(self, k: int) -> list[Genotype]: ...
 
 
 class FeasibleSet:
     """The members of a space whose deployed cost lies within all windows.
 
+    Args:
+        space, windows, num_classes: see below.
+        table: of the device whose latency is limited or told.
+
     Attributes:
         space: the space.
         windows: the limits; of several on one metric all hold.
         num_classes: outputs of the head that costs include.
+        prices: of the members.
         count: exact number of members within the limits.
+
+    Raises:
+        LatencyError: the table lacks entries for members of the space.
+        TooManyProfiles: limits on peak memory or latency, in a space too rich to decide them exactly.
     """
 
-    def __init__(self, space: Space, windows: Sequence[Window], num_classes: int) -> None:
+    def __init__(
+        self, space: Space, windows: Sequence[Window], num_classes: int, table: LatencyTable | None = None
+    ) -> None:
         self.space = space
         self.windows = tuple(windows)
         self.num_classes = num_classes
-        self._heads, self._hidden = _block_sums(space)
-        self._ratio_of = {
-            width: dict(zip(space.hidden_dims(width), space.mlp_ratio, strict=True)) for width in space.embed_dim
-        }
-        self._hidden_of = {width: {r: f for f, r in ratios.items()} for width, ratios in self._ratio_of.items()}
-        self._costs = {
-            (metric, width): AffineCost.of(metric, space, width, num_classes)
-            for metric in Metric
-            for width in space.embed_dim
-        }
-        self._lines = [line for line in self._all_lines() if line.ways]
-        self._below = [0, *accumulate(line.ways for line in self._lines)]
-        self.count = self._below[-1]
-        self._slab_starts, self._slab_weights = self._slabs()
+        self.prices = Prices(space, num_classes, table)
+        by_sums = all(window.metric in AFFINE_METRICS for window in self.windows)
+        self._members: _Members = Lines(self.prices, windows) if by_sums else Profiles(self.prices, windows)
+        self.count = self._members.count
+        self._slabs = [slab for slab in self._members.slabs() if slab.count]
+        self._slab_weights = [0, *accumulate(slab.count * self._member_weight(slab.depth) for slab in self._slabs)]
 
     def member(self, index: int) -> Genotype:
         """Member number ``index`` in a fixed order of all ``count`` members.
@@ -152,17 +90,7 @@ class FeasibleSet:
         """
         if not 0 <= index < self.count:
             raise IndexError(f"member of a feasible set: found {index}, allowed is 0 to {self.count - 1}")
-        number = bisect_right(self._below, index) - 1
-        line = self._lines[number]
-        hidden = self._hidden[line.embed_dim]
-        heads_rank, hidden_rank = divmod(
-            index - self._below[number], hidden.ways(line.depth, line.hidden_start, line.hidden_stop)
-        )
-        return self._genotype(
-            line.embed_dim,
-            self._heads.unrank(line.depth, line.heads, heads_rank),
-            hidden.unrank(line.depth, line.hidden_start, hidden_rank),
-        )
+        return self._members.member(index)
 
     def sample(self, rng: np.random.Generator) -> Genotype:
         """Draw as ``Space.sample`` would if it were repeated until the limits are met, in one draw.
@@ -173,10 +101,10 @@ class FeasibleSet:
         if not self.count:
             raise ValueError(f"no member of space {self.space.name!r} meets the limits, so none can be drawn")
         draw = randbelow(rng, self._slab_weights[-1])
-        slab = bisect_right(self._slab_weights, draw) - 1
-        first = self._lines[self._slab_starts[slab]]
-        offset = (draw - self._slab_weights[slab]) // self._member_weight(first.depth)
-        return self.member(self._below[self._slab_starts[slab]] + offset)
+        number = bisect_right(self._slab_weights, draw) - 1
+        slab = self._slabs[number]
+        offset = (draw - self._slab_weights[number]) // self._member_weight(slab.depth)
+        return self._members.member(slab.first + offset)
 
     @cached_property
     def extremes(self) -> tuple[Genotype, Genotype]:
@@ -187,120 +115,29 @@ class FeasibleSet:
         """
         if not self.count:
             raise ValueError(f"no member of space {self.space.name!r} meets the limits, so none is the largest")
-        # Costs grow with the sum of hidden widths, so on each line the ends of its interval are the extremes.
-        ends = [
-            self._genotype(
-                line.embed_dim,
-                self._heads.unrank(line.depth, line.heads, 0),
-                self._hidden[line.embed_dim].unrank(line.depth, hidden, 0),
-            )
-            for line in self._lines
-            for hidden in (line.hidden_start, line.hidden_stop - 1)
-        ]
-        by_size = sorted(ends, key=lambda genotype: (self.counts(genotype)[Metric.PARAMS_M], genotype))
-        return by_size[0], by_size[-1]
+        return self._members.extremes()
 
     def counts(self, genotype: Genotype) -> dict[Metric, int]:
-        """Exact counts of all metrics for a member of the space, within the limits or not."""
-        depth, width = int(genotype[0]), int(genotype[-1])
-        heads = sum(genotype[1 + depth : -1])
-        hidden_of = self._hidden_of[width]
-        hidden = sum(hidden_of[ratio] for ratio in genotype[1 : 1 + depth])
-        return {metric: self._costs[metric, width].count(depth, int(heads), hidden) for metric in Metric}
+        """Exact counts of all metrics that have a price, for a member of the space, within the limits or not."""
+        return self.prices.counts(genotype)
 
     def meets_limits(self, genotype: Genotype) -> bool:
         """True when a member of the space is within all windows."""
-        counts = self.counts(genotype)
-        return all(window.contains(counts[window.metric]) for window in self.windows)
+        return all(window.contains(self.prices.count(window.metric, genotype)) for window in self.windows)
 
     def nearest(self, k: int) -> tuple[NearMiss, ...]:
-        """The ``k`` members closest to the limits, best first, one of each width, depth and pair of sums.
+        """The ``k`` members closest to the limits, best first, of those that cost the same only one.
 
         The distance is :func:`search.metrics.violation`; for an empty set these are the nearest misses.
         """
-        misses = []
-        for near in heapq.nsmallest(k, self._around_limits(k)):
-            heads = self._heads.unrank(near.depth, near.heads, 0)
-            hidden = self._hidden[near.embed_dim].unrank(near.depth, near.hidden, 0)
-            genotype = self._genotype(near.embed_dim, heads, hidden)
-            misses.append(NearMiss(genotype, self.counts(genotype), near.violation))
-        return tuple(misses)
+        return tuple(self._miss(genotype) for genotype in self._members.nearest(k))
 
-    def _all_lines(self) -> Iterator[_Line]:
-        for width in self.space.embed_dim:
-            hidden = self._hidden[width]
-            for depth in self.space.depth:
-                for index, total in enumerate(self._heads.totals(depth)):
-                    start, stop = hidden.span(depth, *self._hidden_bounds(width, depth, total))
-                    ways = self._heads.ways(depth, index, index + 1) * hidden.ways(depth, start, stop)
-                    yield _Line(width, depth, index, start, stop, ways)
-
-    def _hidden_bounds(self, width: int, depth: int, heads: int) -> tuple[int | None, int | None]:
-        """The sums of hidden widths that all windows allow on a line; inclusive."""
-        lows, highs = [], []
-        for window in self.windows:
-            affine = self._costs[window.metric, width]
-            rest = affine.count(depth, heads, 0)
-            if window.low is not None:
-                lows.append(-((rest - window.low) // affine.per_hidden))  # rounds up
-            if window.high is not None:
-                highs.append((window.high - rest) // affine.per_hidden)
-        return max(lows, default=None), min(highs, default=None)
-
-    def _slabs(self) -> tuple[list[int], list[int]]:
-        """First line of each (width, depth), and the cumulated probability weights of these slabs."""
-        starts, weights, position = [], [0], 0
-        for _, lines in groupby(self._lines, key=attrgetter("embed_dim", "depth")):
-            slab = list(lines)
-            starts.append(position)
-            weights.append(weights[-1] + sum(line.ways for line in slab) * self._member_weight(slab[0].depth))
-            position += len(slab)
-        return starts, weights
+    def _miss(self, genotype: Genotype) -> NearMiss:
+        counts = self.counts(genotype)
+        return NearMiss(genotype, counts, violation(self.windows, counts))
 
     def _member_weight(self, depth: int) -> int:
         """Probability of a member of this depth under gene-wise uniform draws, as a multiple of the least one."""
         per_block = len(self.space.num_heads) * len(self.space.mlp_ratio)
         weight: int = per_block ** (self.space.depth[-1] - depth)
         return weight
-
-    def _around_limits(self, k: int) -> Iterator[_Near]:
-        """Sums near every limit on every line.
-
-        Along a line the distance is convex in the sum of hidden widths with its kinks at the limits, so the k
-        smallest values lie within k steps of one of them.
-        """
-        for width in self.space.embed_dim:
-            for depth in self.space.depth:
-                totals = self._hidden[width].totals(depth)
-                for index, heads in enumerate(self._heads.totals(depth)):
-                    for hidden in self._hidden_near_limits(width, depth, heads, k):
-                        counts = {
-                            metric: self._costs[metric, width].count(depth, heads, totals[hidden]) for metric in Metric
-                        }
-                        yield _Near(violation(self.windows, counts), width, depth, index, hidden)
-
-    def _hidden_near_limits(self, width: int, depth: int, heads: int, k: int) -> Sequence[int]:
-        totals = self._hidden[width].totals(depth)
-        near: set[int] = set()
-        for window in self.windows:
-            affine = self._costs[window.metric, width]
-            for limit in (window.low, window.high):
-                if limit is not None:
-                    kink = (limit - affine.count(depth, heads, 0)) // affine.per_hidden
-                    centre = bisect_left(totals, kink)
-                    near.update(range(max(0, centre - k), min(len(totals), centre + k + 1)))
-        return sorted(near)
-
-    def _genotype(self, width: int, heads: tuple[int, ...], hidden: tuple[int, ...]) -> Genotype:
-        ratio_of = self._ratio_of[width]
-        return (len(heads), *(ratio_of[f] for f in hidden), *heads, width)
-
-
-@lru_cache(maxsize=16)  # a function of the space alone, and asked for again with every other set of limits
-def _block_sums(space: Space) -> tuple[BlockSums, dict[int, BlockSums]]:
-    """Sums of head counts, and sums of hidden widths at each network width."""
-    depth = space.depth[-1]
-    return (
-        BlockSums(space.num_heads, depth),
-        {width: BlockSums(space.hidden_dims(width), depth) for width in space.embed_dim},
-    )

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from models.slimmable import Slimmable
 from search.constraints import Constraint, ConstraintProblem, ConstraintProblemKind, ReachableRange
-from search.metrics import Metric
+from search.metrics import FORMULA_METRICS, Metric
 
 
 class WidthCosts:
@@ -25,7 +25,7 @@ class WidthCosts:
     def __init__(self, net: Slimmable, head_dims: Sequence[int]) -> None:
         archs = [net.architecture(head_dim) for head_dim in head_dims]
         self.head_dims = tuple(head_dims)
-        self._counts = {metric: [metric.count_of(arch) for arch in archs] for metric in Metric}
+        self._counts = {metric: [metric.count_of(arch) for arch in archs] for metric in FORMULA_METRICS}
 
     def of(self, head_dim: int) -> dict[str, float]:
         """Costs of one width in the metrics' units, by metric name."""

@@ -46,7 +46,7 @@ _REDIRECT: Responses = {
 @router.post("/architectures/cost", responses=problems(body=True))
 async def price_architecture(document: Annotated[ArchitectureDocument, Body()], caller: JobReader) -> ArchitectureCost:
     """Parameters and multiply-accumulates of any valid architecture, whether or not a space contains it."""
-    return ArchitectureCost.of(price(document))
+    return price(document)
 
 
 @router.get("/architectures/{architecture_id}", responses=problems(NotFound))

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from models.architecture import json_schema
-from search.cost import Cost
+from models.architecture import Architecture, json_schema
+from search.metrics import Metric, costs_of, counts_of
 from service.artifacts.schemas import ArtifactView
 from service.candidates.schemas import CandidateView
 from service.schemas import Answer, Json, example
@@ -43,7 +43,16 @@ class ArchitectureCost(Answer):
     """Size and work of one network, by formula. MACs are multiply-accumulates of one image, attention included."""
 
     model_config = example(
-        {"params": 5717416, "params_m": 5.717416, "macs": 1253683200, "gmacs": 1.2536832, "weight_bytes": 22869664}
+        {
+            "params": 5717416,
+            "params_m": 5.717416,
+            "macs": 1253683200,
+            "gmacs": 1.2536832,
+            "weight_bytes": 22869664,
+            "weight_mb": 22.869664,
+            "peak_mem_bytes": 25287328,
+            "peak_mem_mb": 25.287328,
+        }
     )
 
     params: int
@@ -52,20 +61,21 @@ class ArchitectureCost(Answer):
     gmacs: float
     weight_bytes: int = Field(description="Of all parameters as 32-bit floats.")
 
+    weight_mb: float
+    peak_mem_bytes: int = Field(description="All weights and the most that the forward pass of one image holds.")
+    peak_mem_mb: float
+
     @classmethod
-    def of(cls, cost: Cost) -> Self:
-        """Show a cost."""
+    def of(cls, arch: Architecture) -> Self:
+        """Price a network."""
+        counts, costs = counts_of(arch), costs_of(arch)
         return cls(
-            params=cost.params,
-            params_m=cost.params_m,
-            macs=cost.macs,
-            gmacs=cost.gmacs,
-            weight_bytes=cost.params * BYTES_PER_PARAMETER,
+            params=counts[Metric.PARAMS_M],
+            macs=counts[Metric.GMACS],
+            weight_bytes=counts[Metric.WEIGHT_MB],
+            peak_mem_bytes=counts[Metric.PEAK_MEM_MB],
+            **costs,
         )
-
-
-BYTES_PER_PARAMETER = 4
-"""Weights are stored as 32-bit floats."""
 
 
 class ArchitectureView(Answer):

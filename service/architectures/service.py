@@ -10,8 +10,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from models.architecture import Architecture, ArchitectureError
-from search.cost import Cost, cost
-from service.architectures.schemas import DESCRIPTION_FIELDS, ArchitectureView
+from service.architectures.schemas import DESCRIPTION_FIELDS, ArchitectureCost, ArchitectureView
 from service.artifacts.repository import ArtifactRepository
 from service.artifacts.schemas import ArtifactView
 from service.artifacts.service import read_whole
@@ -28,7 +27,7 @@ DESCRIPTION_FILE = "architecture.json"
 WEIGHTS_FILE = "weights.safetensors"
 
 
-def price(document: Mapping[str, Any]) -> Cost:
+def price(document: Mapping[str, Any]) -> ArchitectureCost:
     """The cost of any valid architecture JSON, whether or not a space contains it.
 
     Raises:
@@ -36,7 +35,7 @@ def price(document: Mapping[str, Any]) -> Cost:
     """
     genes = {key: value for key, value in document.items() if key not in DESCRIPTION_FIELDS}
     try:
-        return cost(Architecture.from_json(genes))
+        return ArchitectureCost.of(Architecture.from_json(genes))
     except ArchitectureError as error:
         raise ValidationFailed.of(field_errors("", error.problems)) from error
 

@@ -9,9 +9,7 @@ from fastapi import APIRouter, Body, Path, Query
 from fastapi.openapi.models import Example
 from pydantic import Field
 
-from models.architecture import Architecture
 from search import presets
-from search.cost import cost
 from search.errors import SpaceError
 from search.published import PUBLISHED
 from search.space import IMG_SIZES, Space
@@ -50,7 +48,7 @@ class CostRange(Answer):
     def of(cls, space: Space, num_classes: int) -> Self:
         """Price the three members."""
         members = (space.smallest(num_classes), space.centre(num_classes), space.largest(num_classes))
-        low, centre, high = (ArchitectureCost.of(cost(member)) for member in members)
+        low, centre, high = (ArchitectureCost.of(member) for member in members)
         return cls(min=low, centre=centre, max=high)
 
 
@@ -175,7 +173,7 @@ def _view(description: str, space: Space, num_classes: int, *, published_in: Spa
                 name=known.name,
                 source=known.source,
                 architecture=known.architecture.to_json(),
-                cost=_price(known.architecture),
+                cost=ArchitectureCost.of(known.architecture),
             )
             for known in PUBLISHED.values()
             if published_in.contains(known.architecture)
@@ -191,7 +189,3 @@ def _summary(description: str, space: Space, num_classes: int) -> Json:
         "img_size": space.img_size,
         "costs": CostRange.of(space, num_classes),
     }
-
-
-def _price(arch: Architecture) -> ArchitectureCost:
-    return ArchitectureCost.of(cost(arch))

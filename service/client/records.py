@@ -163,6 +163,8 @@ class Width(Record):
     offered: bool = True
     params_m: float | None = None
     gmacs: float | None = None
+    weight_mb: float | None = None
+    peak_mem_mb: float | None = None
 
 
 class Supernet(Record):

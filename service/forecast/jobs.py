@@ -8,7 +8,6 @@ from math import ceil
 
 from models.architecture import Architecture, Pool
 from search.cost import params
-from search.sampling import FeasibleSet
 from search.space import Space
 from search.widths import measured_widths
 from service.datasets.info import DatasetInfo
@@ -18,7 +17,6 @@ from service.forecast.work import SearchFacts, Work, search_work
 from service.jobs.resolve import (
     Resolved,
     ResolvedSlimmable,
-    constraints_of,
     on_students_grid,
     teacher_architecture,
 )
@@ -40,7 +38,6 @@ def forecast_search(
 ) -> tuple[dict[str, Work], Footprint]:
     """Work by stage, and what is held and left, of a search of architectures."""
     spec, space = resolved.spec, resolved.space
-    windows = [constraint.window for constraint in constraints_of(spec.constraints)]
     facts = SearchFacts(
         spec=spec,
         space=space,
@@ -49,7 +46,7 @@ def forecast_search(
         train=train_images_of(spec.dataset, dataset),
         val=val_images_of(spec.dataset, dataset),
         holdout=holdout_images_of(spec.dataset, dataset),
-        feasible=FeasibleSet(space, windows, resolved.num_classes).count,
+        feasible=resolved.feasible().count,
         adopted=() if warm is None else ("teacher", "supernet"),
     )
     return search_work(facts), _search_footprint(facts, dataset)

@@ -32,6 +32,8 @@ class WidthPreview(Answer):
     trained: bool = Field(description="False: interpolated between the trained widths beside it.")
     params_m: float
     gmacs: float
+    weight_mb: float
+    peak_mem_mb: float
     feasible: bool = Field(description="It meets all limits.")
 
 

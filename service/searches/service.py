@@ -9,7 +9,6 @@ from typing import assert_never
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from search.sampling import FeasibleSet
 from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.datasets.service import find_dataset
@@ -19,7 +18,7 @@ from service.forecast.estimate import estimate
 from service.forecast.jobs import forecast_search, forecast_widths
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
-from service.jobs.resolve import Resolved, ResolvedSlimmable, constraints_of, resolve_search, resolve_slimmable
+from service.jobs.resolve import Resolved, ResolvedSlimmable, resolve_search, resolve_slimmable
 from service.jobs.schemas import Notice
 from service.jobs.spec import AnySearchSpec, SearchSpec, SlimmableSpec
 from service.jobs.values import NewJob
@@ -110,8 +109,7 @@ def _preview(asked: AnySearchSpec, named: _Named, workers: Sequence[Calibration]
     widths: list[WidthPreview] = []
     match resolved:
         case Resolved(space=space):
-            windows = [constraint.window for constraint in constraints_of(resolved.spec.constraints)]
-            members = FeasibleSet(space, windows, resolved.num_classes).count
+            members = resolved.feasible().count
             shown, feasible = space.to_json(), Feasibility(architectures=members, space_size=space.size())
             work, footprint = forecast_search(resolved, named.dataset, named.supernet, named.teacher)
         case ResolvedSlimmable(net=net, within=within, served=served):

@@ -45,6 +45,8 @@ class WidthView(Answer):
     offered: bool = Field(description="It can be extracted; false where it falls too far below its neighbours.")
     params_m: float
     gmacs: float
+    weight_mb: float = Field(description="Weights as 32-bit floats, in 10^6 bytes.")
+    peak_mem_mb: float = Field(description="Weights and live tensors of one image, in 10^6 bytes.")
 
     @classmethod
     def of(cls, width: ServedWidth, costs: WidthCosts) -> Self:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from models.architecture import Architecture
 from search.constraints import Constraint
-from search.cost import cost
-from service.jobs.resolve import constraints_of
-from service.jobs.spec import ConstraintSpec, DatasetRef
+from search.latency import LatencyTable
+from search.metrics import costs_of
+from service.jobs.resolve import constraints_of, latency_table
+from service.jobs.spec import ConstraintSpec, DatasetRef, ObjectiveSpec
 from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
 from workers.protocol import DATASET_INPUT, Start
@@ -71,11 +72,13 @@ class DeliveryContext(DatasetContext, ABC):
 
     Args:
         start, channel, dataset, size, channels, precision: see :class:`DatasetContext`.
-        constraints: of the spec.
+        constraints, objectives: of the spec.
         classes: see below.
 
     Attributes:
-        constraints: limits on the deployed network.
+        constraints: limits on the deployed network that formulas and the table decide; one on latency that is
+            measured on the worker is not among them (``service.jobs.resolve.measured_limit``).
+        table: of the device whose latency counts; None when none does.
         classes: names of what deployed networks tell apart; empty when they have no head.
     """
 
@@ -89,10 +92,12 @@ class DeliveryContext(DatasetContext, ABC):
         channels: int,
         precision: str,
         constraints: list[ConstraintSpec],
+        objectives: list[ObjectiveSpec],
         classes: tuple[str, ...],
     ) -> None:
         super().__init__(start, channel, dataset=dataset, size=size, channels=channels, precision=precision)
         self.constraints: tuple[Constraint, ...] = constraints_of(constraints)
+        self.table: LatencyTable | None = latency_table(constraints, objectives)
         self.classes = classes
 
     @property
@@ -115,5 +120,4 @@ class DeliveryContext(DatasetContext, ABC):
 
     def costs(self, arch: Architecture) -> dict[str, float]:
         """Costs of an architecture as it would be deployed, by metric name."""
-        deployed = cost(arch.with_classes(len(self.classes)))
-        return {"params_m": deployed.params_m, "gmacs": deployed.gmacs}
+        return costs_of(arch.with_classes(len(self.classes)), self.table)

@@ -24,7 +24,7 @@ def planned_work(ctx: SearchContext) -> dict[str, float]:
         train=len(ctx.dataset.train),
         val=len(ctx.dataset.val),
         holdout=len(ctx.dataset.holdout),
-        feasible=feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count,
+        feasible=feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count,
         adopted=tuple(ctx.start.adopted),
     )
     return {stage: work.macs for stage, work in search_work(facts).items() if work.macs or stage in facts.adopted}

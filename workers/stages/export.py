@@ -20,7 +20,8 @@ from models.export import (
 )
 from models.export_record import Accuracy, ExportRecord, Provenance
 from search.constraints import violation
-from search.cost import cost
+from search.cost import params
+from search.metrics import costs_of, counts_of
 from service.errors import ExportParityFailed
 from workers.stages.context import Json
 from workers.stages.delivery_context import DeliveryContext
@@ -57,12 +58,11 @@ def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | No
     """Write the folder of a finalist; a known holdout accuracy goes into its description."""
     folder = export_folder(ctx, finalist.n)
     arch = finalist.architecture
-    deployed = cost(arch)
     record = ExportRecord(
         architecture=arch,
         classes=ctx.classes if arch.num_classes else (),
         preprocessing=ctx.dataset.train.preprocessing,
-        costs={"params_m": deployed.params_m, "gmacs": deployed.gmacs},
+        costs=costs_of(arch),
         scores=finalist.scores,
         accuracy=Accuracy(val=finalist.val, holdout=holdout),
         provenance=Provenance(
@@ -126,12 +126,12 @@ def _prove(ctx: DeliveryContext, tasks: Sequence[Callable[[], Parity]]) -> list[
 
 
 def _judged(ctx: DeliveryContext, finalist: Finalist, parity: Parity) -> Json:
-    expected = cost(finalist.architecture)
-    if parity.params != expected.params:
+    expected = params(finalist.architecture)
+    if parity.params != expected:
         raise ExportParityFailed(
-            f"The exported file of candidate {finalist.n} has {parity.params} parameters, expected {expected.params}."
+            f"The exported file of candidate {finalist.n} has {parity.params} parameters, expected {expected}."
         )
     is_deployed = finalist.architecture.num_classes == len(ctx.classes)
-    if is_deployed and violation(ctx.constraints, expected) > 0:
+    if is_deployed and violation(ctx.constraints, counts_of(finalist.architecture, ctx.table)) > 0:
         raise ExportParityFailed(f"The exported network of candidate {finalist.n} breaks the job's limits.")
     return {"n": finalist.n, **asdict(parity)}

@@ -47,7 +47,7 @@ class _Run:
         self._fitness = fitness
         self._costs: list[dict[str, float]] = []  # by n
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
-        feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes)).count
+        feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
         self._baseline: SearchAlgorithm | None = None
@@ -243,6 +243,7 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         rng=numpy_stream(ctx.seed, "search", stream),
         max_evaluations=max_evaluations,
         listed=listed_genotypes(spec),
+        table=ctx.table,
     )
 
 

@@ -31,6 +31,7 @@ class SearchContext(DeliveryContext):
             channels=self.space.in_chans,
             precision=self.spec.resources.precision,
             constraints=self.spec.constraints,
+            objectives=self.spec.objectives,
             classes=() if self.spec.retrain.mode == "none" else tuple(start.dataset["classes"]),
         )
 

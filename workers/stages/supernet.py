@@ -144,7 +144,7 @@ def _plan(ctx: SearchContext) -> SubnetPlan:
     sampling = Sampling.WIDTHS if ctx.spec.widths is not None else Sampling(spec.sampling)
     window = None
     if sampling is Sampling.WINDOW:
-        window = feasible_set(ctx.space, ctx.constraints, len(ctx.classes))
+        window = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table)
     return SubnetPlan(sampling=sampling, students=spec.students, window=window, extremes=spec.window_extremes)
 
 

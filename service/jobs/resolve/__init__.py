@@ -6,6 +6,7 @@ networks.  Everything that was chosen is written into the returned spec.
 
 from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
+from service.jobs.resolve.latency import latency_table, measured_limit
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.slimmable import ResolvedSlimmable, resolve_slimmable, slimmable_of
@@ -22,9 +23,11 @@ __all__ = [
     "constraints_of",
     "field_errors",
     "labels_after",
+    "latency_table",
     "listed_genotypes",
     "make_space",
     "measure_plan",
+    "measured_limit",
     "on_students_grid",
     "planned_evaluations",
     "resolve_search",

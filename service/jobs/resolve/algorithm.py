@@ -8,6 +8,7 @@ from models.architecture import FieldProblem, Genotype
 from search.constraints import Constraint, feasible_set
 from search.errors import SettingsError, SpaceError
 from search.evolution import Mutation
+from search.latency import LatencyTable
 from search.listed import ListedSearch
 from search.published import PUBLISHED
 from search.space import Space
@@ -19,7 +20,11 @@ _POINTER = "/search/architectures"
 
 
 def resolve_algorithm(
-    asked: SearchPart, space: Space, constraints: tuple[Constraint, ...], num_classes: int
+    asked: SearchPart,
+    space: Space,
+    constraints: tuple[Constraint, ...],
+    num_classes: int,
+    table: LatencyTable | None = None,
 ) -> SearchPart:
     """Fill the baseline, the probabilities of mutation and the genes of networks that were given by name.
 
@@ -35,7 +40,7 @@ def resolve_algorithm(
     _check_members(filled, space)
     try:
         ListedSearch(
-            feasible_set(space, constraints, num_classes),
+            feasible_set(space, constraints, num_classes, table),
             listed_genotypes(filled),
             population=1,
             rng=np.random.default_rng(0),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from search.constraints import ReachableRange, reachable_range
-from search.metrics import Metric
+from search.constraints import ReachableRange, feasible_set, reachable_ranges
+from search.latency import LatencyTable
+from search.sampling import FeasibleSet
 from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem
 from service.jobs.resolve.algorithm import resolve_algorithm
 from service.jobs.resolve.evaluation import resolve_evaluation
+from service.jobs.resolve.latency import check_table, resolve_latency
 from service.jobs.resolve.masked import resolve_masked
 from service.jobs.resolve.retrain import resolve_retrain, retrain_mode
 from service.jobs.resolve.spaces import check_limits, constraints_of, resolve_space, space_spec
@@ -31,12 +35,21 @@ class Resolved:
     spec: SearchSpec
     space: Space
     num_classes: int  # of the deployed networks; 0 when nothing is retrained
+    table: LatencyTable | None  # of the device whose latency counts
     reachable: tuple[ReachableRange, ...]  # of every metric, for networks of this space
     warnings: tuple[ErrorItem, ...]
 
+    def feasible(self) -> FeasibleSet:
+        """The members of the space within the limits that are decided before the search."""
+        return feasible_set(self.space, constraints_of(self.spec.constraints), self.num_classes, self.table)
+
 
 def resolve_search(
-    spec: SearchSpec, dataset: DatasetInfo, warm: SupernetInfo | None = None, registered: TeacherInfo | None = None
+    spec: SearchSpec,
+    dataset: DatasetInfo,
+    warm: SupernetInfo | None = None,
+    registered: TeacherInfo | None = None,
+    tables: Mapping[str, LatencyTable] = MappingProxyType({}),
 ) -> Resolved:
     """Fill every open field of a search.
 
@@ -45,6 +58,7 @@ def resolve_search(
         dataset: that it names.
         warm: the supernet of its ``warm_start``.
         registered: the teacher of its ``teacher.id``.
+        tables: of the devices that it names by id.
 
     Raises:
         ValidationFailed: fields that contradict the dataset, the space or each other.
@@ -52,6 +66,7 @@ def resolve_search(
     """
     mode = retrain_mode(spec, dataset)
     warnings: list[ErrorItem] = []
+    spec, table = resolve_latency(spec, tables)
     train_images = train_images_of(spec.dataset, dataset)
     if warm is None:
         space = resolve_space(spec.space, dataset)
@@ -71,9 +86,11 @@ def resolve_search(
     retrain = resolve_retrain(spec.retrain, mode, space.largest(), train_images, warnings)
     val_images = val_images_of(spec.dataset, dataset)
     search = resolve_evaluation(spec.search, supernet, space.largest(), width, val_images, warnings)
-    reachable = tuple(reachable_range(space, metric, num_classes) for metric in Metric)
-    warnings += check_limits(spec.constraints, space, num_classes, reachable)
-    search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes)
+    if table is not None:
+        warnings += check_table(spec, table, space, num_classes)
+    reachable = reachable_ranges(space, num_classes, table)
+    warnings += check_limits(spec.constraints, space, num_classes, reachable, table)
+    search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes, table)
     filled = spec.model_copy(
         update={
             "name": spec.name or f"{spec.method} on {dataset.name}",
@@ -90,6 +107,7 @@ def resolve_search(
         spec=SearchSpec.model_validate(filled.model_dump(mode="json")),
         space=space,
         num_classes=num_classes,
+        table=table,
         reachable=reachable,
         warnings=tuple(warnings),
     )

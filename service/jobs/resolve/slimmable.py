@@ -9,10 +9,11 @@ from models.architecture import Architecture, ArchitectureError
 from models.slicing import QkvSlicing
 from models.slimmable import AttentionScale, IsolatedActivation, Slimmable, SlimmableError, grid
 from search.constraints import ReachableRange
-from search.metrics import Metric
+from search.metrics import FORMULA_METRICS
 from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
+from service.jobs.resolve.latency import refuse_latency
 from service.jobs.resolve.networks import (
     FixedNetwork,
     fixed_by_init,
@@ -103,8 +104,9 @@ def resolve_slimmable(
         warnings += _moved_smallest(net, trained, warm)
     served = net.head_dims if spec.method == "separate" else tuple(net.served)
     costs = WidthCosts(net, served)
+    refuse_latency(spec, "no table predicts widths; an extraction measures them (max_latency_ms)", FORMULA_METRICS)
     limits = constraints_of(spec.constraints)
-    reachable = tuple(costs.reachable(metric) for metric in Metric)
+    reachable = tuple(costs.reachable(metric) for metric in FORMULA_METRICS)
     warnings += refuse_limits(costs.check(limits), reachable)
     filled = filled.model_copy(
         update={

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from models.architecture import FieldProblem
 from search import presets
 from search.constraints import Constraint, ConstraintProblem, ReachableRange, check_constraints
 from search.errors import SpaceError
-from search.metrics import Metric
+from search.latency import LatencyTable
+from search.metrics import AFFINE_METRICS, Metric
+from search.profiles import TooManyProfiles
 from search.space import AXES, Space
 from service.datasets.info import DatasetInfo
 from service.errors import ConstraintUnsatisfiable, ErrorItem, ValidationFailed, shortened
-from service.jobs.spec import ConstraintSpec, SearchSpec, SpaceOverrides, SpaceSpec
+from service.jobs.spec import WORKER, ConstraintSpec, SearchSpec, SpaceOverrides, SpaceSpec
 
 OWN_NAME = "custom"
 """Of a space of the user's own that has no name."""
@@ -109,10 +112,31 @@ def space_spec(asked: SpaceSpec, space: Space) -> SpaceSpec:
 
 
 def check_limits(
-    asked: Sequence[ConstraintSpec], space: Space, num_classes: int, reachable: Sequence[ReachableRange]
+    asked: Sequence[ConstraintSpec],
+    space: Space,
+    num_classes: int,
+    reachable: Sequence[ReachableRange],
+    table: LatencyTable | None = None,
 ) -> list[ErrorItem]:
-    """Refuse limits that no network meets; the returned warnings name those without effect."""
-    return refuse_limits(check_constraints(space, constraints_of(asked), num_classes), reachable)
+    """Refuse limits that no network meets; the returned warnings name those without effect.
+
+    Raises:
+        ConstraintUnsatisfiable: carries the reachable ranges.
+        ValidationFailed: limits on peak memory or latency that could not be decided exactly in this space.
+    """
+    decided = [i for i, limit in enumerate(asked) if limit.device != WORKER]
+    try:
+        problems = check_constraints(space, constraints_of(asked), num_classes, table)
+    except TooManyProfiles as error:
+        raise ValidationFailed.of(
+            [
+                ErrorItem(f"/constraints/{i}/metric", "space_too_rich", f"{p.found} of {p.pointer[1:]}: {p.allowed}")
+                for i in decided
+                if Metric(asked[i].metric.value) not in AFFINE_METRICS
+                for p in error.problems
+            ]
+        ) from error
+    return refuse_limits([_of_body(problem, decided) for problem in problems], reachable)
 
 
 def refuse_limits(problems: Sequence[ConstraintProblem], reachable: Sequence[ReachableRange]) -> list[ErrorItem]:
@@ -131,6 +155,15 @@ def refuse_limits(problems: Sequence[ConstraintProblem], reachable: Sequence[Rea
     return [item for problem in problems for item in _limit_items(problem)]
 
 
+def _of_body(problem: ConstraintProblem, decided: Sequence[int]) -> ConstraintProblem:
+    """A problem with pointers into all limits of the body, which has others beside those that are decided."""
+    moved = []
+    for pointer in problem.pointers:
+        _, index, *side = pointer.split("/")
+        moved.append("/".join(["", str(decided[int(index)]), *side]))
+    return replace(problem, pointers=tuple(moved))
+
+
 def _limit_items(problem: ConstraintProblem) -> list[ErrorItem]:
     allowed = [reach.to_json() for reach in problem.reachable]
     return [
@@ -144,8 +177,8 @@ def space_of(spec: SearchSpec) -> Space:
 
 
 def constraints_of(asked: Sequence[ConstraintSpec]) -> tuple[Constraint, ...]:
-    """The limits of a spec as the search reads them."""
-    return tuple(Constraint(metric=Metric(c.metric.value), min=c.min, max=c.max) for c in asked)
+    """The limits of a spec as the search reads them; without one that candidates are measured for on the worker."""
+    return tuple(Constraint(metric=Metric(c.metric.value), min=c.min, max=c.max) for c in asked if c.device != WORKER)
 
 
 def field_errors(base: str, problems: Iterable[FieldProblem]) -> list[ErrorItem]:

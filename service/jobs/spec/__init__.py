@@ -28,8 +28,10 @@ from service.jobs.spec.slimmable import (
     WidthTeacherSpec,
 )
 from service.jobs.spec.space import (
+    WORKER,
     ConstraintMetric,
     ConstraintSpec,
+    LatencySpec,
     ObjectiveMetric,
     ObjectiveSpec,
     SpaceFields,
@@ -51,6 +53,7 @@ AnySearchSpec: TypeAlias = SearchSpec | SlimmableSpec
 __all__ = [
     "EVERY",
     "MAX_SEED",
+    "WORKER",
     "AfterEpochs",
     "AnySearchSpec",
     "BudgetSpec",
@@ -66,6 +69,7 @@ __all__ = [
     "ImportSpec",
     "InitSpec",
     "JobSpec",
+    "LatencySpec",
     "ListedArchitecture",
     "MaskedSpec",
     "NetworkSpec",

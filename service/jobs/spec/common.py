@@ -56,7 +56,7 @@ class JobSpec(Spec):
             ObjectiveSpec(metric=ObjectiveMetric.GMACS, goal="min"),
         ],
         min_length=2,
-        max_length=3,
+        max_length=4,
     )
     resources: ResourcesSpec = Field(default_factory=lambda: ResourcesSpec())
     budget: BudgetSpec = Field(default_factory=lambda: BudgetSpec())

@@ -10,9 +10,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from search.presets import resolve
 from service.db.models import Idempotency, Job, Worker
 from service.ids import IdKind, format_id
 from tests.integration.api.rows import TINY, add_dataset
+from tests.unit.search.latency_tables import table_for
 
 
 def count(session: Session, model: type[Job] | type[Idempotency], owner: str) -> int:
@@ -269,9 +271,28 @@ def test_the_reachable_range_is_reachable_to_the_unit(api: TestClient) -> None:
     assert api.post("/search/validate", json=below).status_code == 422
 
 
+def test_a_limit_on_latency_is_decided_by_the_table_of_the_body(api: TestClient) -> None:
+    space = resolve("micro", img_size=8, in_chans=1)
+    table = table_for(space, 10)
+    limit = {"metric": "latency_ms", "max": 0.05, "table": table.to_json()}
+    preview = api.post("/search/validate", json=changed("/constraints", [limit])).json()
+    (reach,) = [r for r in preview["reachable"] if r["metric"] == "latency_ms"]
+    assert reach["min"] < 0.05 < reach["max"]
+    assert 0 < preview["feasible"]["architectures"] < preview["feasible"]["space_size"]
+    (shown,) = preview["spec"]["constraints"]
+    assert (shown["table"], shown["table_digest"]) == (table.to_json(), table.digest())
+    assert (shown["batch_size"], shown["percentile"], shown["runtime"]) == (1, 50, "torch")
+    # The filled spec is a body itself.
+    assert api.post("/search/validate", json=preview["spec"]).json()["spec"] == preview["spec"]
+    below = {**limit, "max": reach["min"] * 0.999}
+    problem = api.post("/search/validate", json=changed("/constraints", [below])).json()
+    assert (problem["code"], problem["errors"][0]["pointer"]) == ("constraint_unsatisfiable", "/constraints/0/max")
+    assert reach in problem["reachable"]
+
+
 def test_validate_previews_and_creates_nothing(api: TestClient, session: Session, owner: str) -> None:
     preview = api.post("/search/validate", json=TINY).json()
-    assert {r["metric"] for r in preview["reachable"]} == {"params_m", "gmacs"}
+    assert {r["metric"] for r in preview["reachable"]} == {"params_m", "gmacs", "weight_mb", "peak_mem_mb"}
     assert preview["feasible"]["architectures"] == preview["feasible"]["space_size"] > 1000
     assert preview["space"]["name"] == "micro"
     assert count(session, Job, owner) == 0

@@ -1,6 +1,7 @@
 """The contract of ask and tell, for every algorithm."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
 from search.metrics import Metric
 from search.presets import resolve
+from tests.unit.search.latency_tables import table_for
 from tests.unit.search.spaces import small_space, twelve_members
 
 SETTINGS = EvolutionSettings(population=8, generations=4, parents=3)
@@ -219,6 +221,28 @@ def test_a_state_of_another_algorithm_or_version_is_refused() -> None:
         build(AlgorithmName.EVOLUTION).restore(state, [])
     with pytest.raises(StateError, match="version"):
         build(AlgorithmName.RANDOM).restore({**state, "version": 1}, [])
+
+
+def test_a_state_under_the_latency_of_another_device_is_refused() -> None:
+    table = table_for(resolve("micro"), 10)
+    slower = replace(table, fixed_ns={width: ns + 1 for width, ns in table.fixed_ns.items()})
+    limits = [Constraint(Metric.LATENCY_MS, max=1.0)]
+    state = build(AlgorithmName.RANDOM, constraints=limits, table=table).state()
+    build(AlgorithmName.RANDOM, constraints=limits, table=table).restore(state, [])
+    with pytest.raises(StateError, match="search state, latency_table: found"):
+        build(AlgorithmName.RANDOM, constraints=limits, table=slower).restore(state, [])
+
+
+@every_algorithm
+def test_a_search_within_a_narrow_window_of_latency_proposes_nothing_else(name: AlgorithmName) -> None:
+    space = resolve("micro")
+    table = table_for(space, 10, joint=True)
+    middle = table.predict_ns(space.centre(10)) / 1e6
+    limits = [Constraint(Metric.LATENCY_MS, min=middle, max=middle * 1.001)]
+    search = build(name, constraints=limits, table=table)
+    latencies = [table.predict_ns(space.decode(p.genotype, 10)) / 1e6 for asked in generations(search) for p in asked]
+    assert latencies
+    assert all(middle <= latency <= middle * 1.001 for latency in latencies)
 
 
 def test_unknown_algorithms_are_refused() -> None:

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from models.architecture import Architecture
 from search import cost
-from search.metrics import AffineCost, Metric, Window, violation
+from search.metrics import AFFINE_METRICS, FORMULA_METRICS, AffineCost, Metric, Window, costs_of, violation
 from search.presets import PresetName, resolve
+from tests.unit.search.latency_tables import table_for
 from tests.unit.search.spaces import small_space
 
 
-@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("metric", AFFINE_METRICS)
 @given(
     seed=st.integers(0, 2**32),
     preset=st.sampled_from(PresetName),
@@ -28,7 +29,7 @@ def test_costs_are_affine_in_depth_and_the_sums_over_blocks(
     assert affine.count(arch.depth, sum(arch.num_heads), sum(arch.mlp_dims)) == metric.count_of(arch)
 
 
-@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("metric", FORMULA_METRICS)
 def test_costs_grow_with_every_gene(metric: Metric) -> None:
     space = small_space()
     for arch in space.members():
@@ -53,6 +54,16 @@ def test_metrics_count_what_the_cost_model_reports() -> None:
     priced = cost.cost(arch)
     assert Metric.PARAMS_M.count_of(arch) / Metric.PARAMS_M.unit == priced.params_m
     assert Metric.GMACS.count_of(arch) / Metric.GMACS.unit == priced.gmacs
+    assert Metric.WEIGHT_MB.count_of(arch) == 4 * priced.params
+
+
+def test_latency_has_a_price_only_with_a_table() -> None:
+    space = small_space()
+    arch, table = space.largest(3), table_for(space)
+    with pytest.raises(ValueError, match="only with the table of a device"):
+        Metric.LATENCY_MS.count_of(arch)
+    assert "latency_ms" not in costs_of(arch)
+    assert costs_of(arch, table)["latency_ms"] == table.predict_ns(arch) / 1e6
 
 
 def test_violation_is_zero_inside_and_relative_to_the_broken_bound_outside() -> None:

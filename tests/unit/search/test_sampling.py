@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.architecture import Genotype
-from search.metrics import Metric, Window, violation
+from search.lines import BlockSums
+from search.metrics import Metric, Window, counts_of, violation
 from search.presets import PresetName, resolve
-from search.sampling import BlockSums, FeasibleSet
+from search.sampling import FeasibleSet
 from search.space import Space
 from tests.unit.search.spaces import small_space
 
 SPACE = small_space()
-MEMBERS = {arch.genotype: {m: m.count_of(arch) for m in Metric} for arch in SPACE.members(num_classes=3)}
+MEMBERS = {arch.genotype: counts_of(arch) for arch in SPACE.members(num_classes=3)}
 PARAMS = sorted(counts[Metric.PARAMS_M] for counts in MEMBERS.values())
 MACS = sorted(counts[Metric.GMACS] for counts in MEMBERS.values())
 
@@ -133,7 +134,7 @@ def test_irregular_ratios_are_counted_exactly_too() -> None:
     assert time.monotonic() - start < 10
     genotype = feasible.sample(np.random.default_rng(0))
     arch = space.decode(genotype, 1000)
-    assert feasible.counts(genotype) == {m: m.count_of(arch) for m in Metric}
+    assert feasible.counts(genotype) == counts_of(arch)
 
 
 def test_block_sums_rank_every_way_once_in_order() -> None:

@@ -32,6 +32,7 @@ class SlimmableContext(DeliveryContext):
             channels=self.net.largest.in_chans,
             precision=self.spec.resources.precision,
             constraints=self.spec.constraints,
+            objectives=self.spec.objectives,
             classes=classes,
         )
 

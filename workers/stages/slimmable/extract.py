@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.export import ExportLoadError, ParityError, verify_export, write_export
 from models.export_record import Accuracy, ExportRecord, Provenance
-from search.cost import cost
+from search.metrics import costs_of
 from service.errors import ExportParityFailed, NoFeasibleCandidate
 from service.jobs.spec import ExtractSpec
 from workers.channel import Channel
@@ -180,13 +180,12 @@ def generated_images(seed: int, count: int, weights: SlicedWeights) -> Tensor:
 
 def _record(ctx: Context, known: KnownNetwork, head_dim: int) -> ExportRecord:
     arch = known.net.architecture(head_dim)
-    deployed = cost(arch)
     accuracy = known.width(head_dim)["accuracy"]
     return ExportRecord(
         architecture=arch,
         classes=class_names(known, arch.num_classes),
         preprocessing=known.preprocessing,
-        costs={"params_m": deployed.params_m, "gmacs": deployed.gmacs},
+        costs=costs_of(arch),
         scores={} if accuracy is None else {"accuracy": accuracy},
         accuracy=Accuracy(val=accuracy if arch.num_classes else None),
         provenance=Provenance(

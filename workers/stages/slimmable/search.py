@@ -9,7 +9,7 @@ import torch
 from models.architecture import Architecture
 from search.asktell import StopReason
 from search.constraints import violation
-from search.cost import cost
+from search.metrics import counts_of
 from search.pareto import Goal, pareto_front
 from search.widths import measured_widths
 from service.errors import NoFeasibleCandidate
@@ -140,7 +140,7 @@ def _row(ctx: SlimmableContext, n: int, width: Width) -> CandidateRow:
         score=width.accuracy,
         scores={"accuracy": width.accuracy, **dip},
         costs=ctx.costs(arch),
-        feasible=violation(ctx.constraints, cost(arch)) == 0,
+        feasible=violation(ctx.constraints, counts_of(arch)) == 0,
         architecture=arch.to_json(),
     )
 
@@ -161,7 +161,11 @@ def _accuracy(width: Width) -> float:
 
 def _no_feasible(ctx: SlimmableContext, rows: list[CandidateRow]) -> NoFeasibleCandidate:
     limits = ", ".join(map(str, ctx.constraints))
-    near = sorted(rows, key=lambda row: violation(ctx.constraints, cost(Architecture.from_json(row.architecture))))
+
+    def excess(row: CandidateRow) -> float:
+        return violation(ctx.constraints, counts_of(Architecture.from_json(row.architecture)))
+
+    near = sorted(rows, key=excess)
     return NoFeasibleCandidate(
         f"No width that is good enough to be offered is within the limits ({limits}); widen them, raise "
         "widths.max_dip, or train more widths.",

@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 
 from models.architecture import Architecture
-from search.cost import cost
+from search.metrics import costs_of
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
 from service.errors import BudgetExhausted, DatasetInvalid
@@ -289,7 +289,7 @@ def test_retraining_without_labels_is_refused_at_once(tmp_path: Path) -> None:
 def test_costs_are_those_of_the_deployed_network(finished: Run) -> None:
     row = finished.channel.of_type(Candidates)[0].rows[0]
     arch = Architecture.from_json(row.architecture)
-    assert row.costs == {"params_m": cost(arch).params_m, "gmacs": cost(arch).gmacs}
+    assert row.costs == costs_of(arch)
 
 
 def test_listed_networks_are_scored_and_retrained_and_nothing_else_is(tmp_path: Path) -> None:
