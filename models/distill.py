@@ -187,17 +187,34 @@ def feature_loss(student_tokens: Tensor, teacher_tokens: Tensor, config: Distill
         return relation_loss(student_tokens, teacher_tokens)
     if student_tokens.shape != teacher_tokens.shape:
         raise ValueError(f"student features {tuple(student_tokens.shape)}, teacher {tuple(teacher_tokens.shape)}")
-    student = student_tokens[:, 1:].float()
+    return target_distance(student_tokens, distillation_target(teacher_tokens, config.target_norm), config)
+
+
+def target_distance(student_tokens: Tensor, target: Tensor, config: DistillConfig) -> Tensor:
+    """:func:`feature_loss` to a target that was made before: that of many students is made once.
+
+    Args:
+        student_tokens: (B, 1 + M, D), the projector's output, class token first.
+        target: (B, 1 + M, D) of :func:`distillation_target`, with the norm of ``config``.
+        config: which distance, none of relations.
+
+    Raises:
+        ValueError: for relations, which have no such target, and when the shapes differ.
+    """
+    if student_tokens.shape != target.shape:
+        raise ValueError(f"student features {tuple(student_tokens.shape)}, target {tuple(target.shape)}")
+    student, wanted = student_tokens[:, 1:].float(), target[:, 1:]
     if config.target_norm is TargetNorm.L2:
         student = F.normalize(student, dim=-1)
-    target = distillation_target(teacher_tokens, config.target_norm)[:, 1:]
     match config.loss:
         case FeatureLoss.SMOOTH_L1:
-            return F.smooth_l1_loss(student, target, beta=_KNEE)
+            return F.smooth_l1_loss(student, wanted, beta=_KNEE)
         case FeatureLoss.L1:
-            return F.l1_loss(student, target)
+            return F.l1_loss(student, wanted)
         case FeatureLoss.L2:
-            return F.mse_loss(student, target)
+            return F.mse_loss(student, wanted)
+        case FeatureLoss.RELATION:
+            raise ValueError("relations are compared by relation_loss, not with a target")
 
 
 def relation_loss(student_tokens: Tensor, teacher_tokens: Tensor) -> Tensor:

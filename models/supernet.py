@@ -12,7 +12,7 @@ are visible.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -115,11 +115,11 @@ class Supernet(nn.Module):
             SlicingError, ValueError: as for :meth:`tokens`, and when there is no such block.
         """
         check_blocks(after, arch.depth)
-        return _Subnet(self, arch, cut).features(x_BCHW, ids_keep, after, drops)
+        return Subnet(self, arch, cut).features(x_BCHW, ids_keep, after, drops)
 
     def final_norm(self, t_BTd: Tensor, arch: Architecture, cut: Cut = LEADING) -> Tensor:
         """The final LayerNorm of the subnet; same shape."""
-        return _Subnet(self, arch, cut).norm("norm", t_BTd)
+        return Subnet(self, arch, cut).norm("norm", t_BTd)
 
     def logits(
         self, x_BCHW: Tensor, arch: Architecture, cut: Cut = LEADING, drops: Tensor | None = None
@@ -139,7 +139,7 @@ class Supernet(nn.Module):
             SlicingError: when ``arch`` is not nested in the supernet.
             ValueError: when images or drops have the wrong shape.
         """
-        net = _Subnet(self, arch, cut)
+        net = Subnet(self, arch, cut)
         t_BTd = net.norm("norm", net.features(x_BCHW, None, (arch.depth,), drops)[0])
         pooled_Bd = t_BTd[:, 0] if arch.pool is Pool.TOKEN else t_BTd[:, 1:].mean(dim=1)
         read = {"head": pooled_Bd, **({"head_dist": t_BTd[:, 1]} if arch.distilled else {})}
@@ -157,27 +157,82 @@ class Supernet(nn.Module):
         return (first + second[0]) / 2 if second else first
 
 
-class _Subnet:
-    """One architecture's view of the supernet, made anew for each call; weights are cut when they are used."""
+class KeptCuts:
+    """Weights of several subnets that are cut once and kept, as long as nothing trains them.
 
-    def __init__(self, supernet: Supernet, arch: Architecture, cut: Cut) -> None:
+    Cutting costs a few calls for each tensor, which in a small network take longer than some of its layers, and a copy
+    of the rows of a fused projection.
+
+    Args:
+        supernet: whose weights are cut.
+        most_bytes: of copies that may be kept; beyond it they are made anew for each use. Views cost nothing.
+    """
+
+    def __init__(self, supernet: Supernet, most_bytes: int) -> None:
+        self.weights: Mapping[str, Tensor] = dict(supernet.named_parameters())
+        self._left = most_bytes
+        self._kept: dict[tuple[object, ...], Tensor] = {}
+
+    def cut(self, name: str, slices: tuple[AxisSlice, ...]) -> tuple[Tensor, bool]:
+        """A weight cut by its row of the slicing table, and whether it is kept."""
+        key = (name, *(axis.take for axis in slices))
+        if (kept := self._kept.get(key)) is not None:
+            return kept, True
+        whole = self.weights[name]
+        tensor = apply_slices(whole, slices)
+        is_copy = tensor.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+        size = tensor.numel() * tensor.element_size() if is_copy else 0
+        if size > self._left:
+            return tensor, False
+        self._left -= size
+        self._kept[key] = tensor
+        return tensor, True
+
+
+class Subnet:
+    """One architecture's view of the supernet, a piece at a time; weights are cut when they are used.
+
+    Args:
+        supernet: whose weights are used.
+        arch: the subnet.
+        cut: which entries it keeps, and how its attention is scaled.
+        kept: keeps the weights that are cut, which then must not be trained any more; all of its subnets must have the
+            same ``cut``. None cuts them anew for each use.
+
+    Raises:
+        SlicingError: when ``arch`` is not nested in the supernet.
+    """
+
+    def __init__(
+        self, supernet: Supernet, arch: Architecture, cut: Cut = LEADING, kept: KeptCuts | None = None
+    ) -> None:
         self._arch = arch
         self._table = slice_table(supernet.largest, arch, cut)
         self._query_factor = cut.query_factor(supernet.largest, arch)
         # One walk over the modules: looking up each dotted name costs more than the layers of a small network.
-        self._weights = dict(supernet.named_parameters())
+        self._weights = dict(supernet.named_parameters()) if kept is None else kept.weights
+        self._kept = kept
+        self._own: dict[str, Tensor] = {}  # by name, which is found sooner than by the whole key
 
     def __getitem__(self, name: str) -> Tensor:
-        return apply_slices(self._weights[name], self._table[name])
+        if self._kept is None:
+            return apply_slices(self._weights[name], self._table[name])
+        if (own := self._own.get(name)) is not None:
+            return own
+        tensor, is_kept = self._kept.cut(name, self._table[name])
+        if is_kept:
+            self._own[name] = tensor
+        return tensor
 
     def features(
         self, x_BCHW: Tensor, ids_keep: Tensor | None, after: Sequence[int], drops: Tensor | None
     ) -> tuple[Tensor, ...]:
+        """As :meth:`Supernet.features`."""
         _check_images(x_BCHW, self._arch)
         if drops is not None:
             _check_drops(drops, (2 * self._arch.depth, x_BCHW.shape[0], 1, 1))
-        t_BTd = self._embed(x_BCHW, ids_keep)
-        at_BT2 = self._places(ids_keep, x_BCHW.device) if self._arch.rel_pos else None
+        t_BTd = self.embed(patches_of(x_BCHW, self._arch.patch_size, ids_keep), ids_keep)
+        at_BT2 = self.places(ids_keep, x_BCHW.device)
         kept: dict[int, Tensor] = {}
         for i in range(after[-1]):
             t_BTd = self.block(i, t_BTd, at_BT2, drops)
@@ -185,34 +240,33 @@ class _Subnet:
                 kept[i + 1] = t_BTd
         return tuple(kept[number] for number in after)
 
-    def _embed(self, x_BCHW: Tensor, ids_keep: Tensor | None) -> Tensor:
+    def embed(self, patches_BVP: Tensor, ids_keep: Tensor | None) -> Tensor:
+        """Tokens (B, p + V, d) before the first block, of patches as :func:`patches_of` gives them."""
         arch = self._arch
-        patches_BNP = _to_patches(x_BCHW, arch.patch_size)
         positions_Td = self["pos_embed"][0]
         before = arch.num_prefix
-        if ids_keep is None:
-            kept_positions = positions_Td[before:]
-        else:
-            _check_ids(ids_keep, x_BCHW)
-            patches_BNP = patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, arch.patch_dim))
-            # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
-            kept_positions = F.embedding(ids_keep, positions_Td[before:])
+        # Unlike indexing, the gradient of a look-up is summed in a fixed order, so runs repeat bit by bit.
+        table_Nd = positions_Td[before:]
+        kept_positions = table_Nd if ids_keep is None else F.embedding(ids_keep, table_Nd)
         projection = self["patch_embed.proj.weight"].flatten(1)
-        patches_BVd = F.linear(patches_BNP, projection, self["patch_embed.proj.bias"]) + kept_positions
+        patches_BVd = F.linear(patches_BVP, projection, self["patch_embed.proj.bias"]) + kept_positions
         prefix_1pd = self["cls_token"]
         if arch.distilled:
             prefix_1pd = torch.cat((prefix_1pd, self["dist_token"]), dim=1)
-        prefix_Bpd = (prefix_1pd + positions_Td[:before]).expand(x_BCHW.shape[0], -1, -1)
+        prefix_Bpd = (prefix_1pd + positions_Td[:before]).expand(patches_BVP.shape[0], -1, -1)
         return torch.cat((prefix_Bpd, patches_BVd), dim=1)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
+        """The linear layer of that name."""
         return F.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
 
     def norm(self, name: str, x: Tensor) -> Tensor:
+        """The LayerNorm of that name; ``norm`` is the final one."""
         gain, bias = self[f"{name}.weight"], self[f"{name}.bias"]
         return F.layer_norm(x, (self._arch.embed_dim,), gain, bias, self._arch.norm_eps)
 
-    def block(self, i: int, t_BTd: Tensor, at_BT2: Tensor | None, drops: Tensor | None) -> Tensor:
+    def block(self, i: int, t_BTd: Tensor, at_BT2: Tensor | None, drops: Tensor | None = None) -> Tensor:
+        """Tokens after block ``i``, counted from 0; same shape. ``at_BT2`` is of :meth:`places`."""
         name = f"blocks.{i}"
         attended_BTd = self._attention(f"{name}.attn", self.norm(f"{name}.norm1", t_BTd), i, at_BT2)
         t_BTd = t_BTd + self._branch(attended_BTd, 2 * i, f"{name}.ls1", drops)
@@ -242,7 +296,10 @@ class _Subnet:
         """Vectors of all distances, (2 * 30, k): in rows, then in columns."""
         return torch.cat([self[f"{attention}.rel_pos_{role}_{axis}"] for axis in ("rows", "cols")])
 
-    def _places(self, ids_keep: Tensor | None, device: torch.device) -> Tensor:
+    def places(self, ids_keep: Tensor | None, device: torch.device) -> Tensor | None:
+        """Where the tokens are on the grid, for attention that asks it; None for attention that does not."""
+        if not self._arch.rel_pos:
+            return None
         ids = torch.arange(self._arch.num_patches, device=device).unsqueeze(0) if ids_keep is None else ids_keep
         return places(ids, self._arch.grid_size)
 
@@ -265,6 +322,24 @@ def _register(root: nn.Module, name: str, value: Tensor) -> None:
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
     root.register_parameter(leaf, nn.Parameter(value))
+
+
+def patches_of(x_BCHW: Tensor, size: int, ids_keep: Tensor | None = None) -> Tensor:
+    """The values of the patches to encode, (B, V, P), each as channel, row, column.
+
+    Args:
+        x_BCHW: images.
+        size: side of a patch in pixels.
+        ids_keep: int64 (B, V), the patches to encode; all of them when None.
+
+    Raises:
+        ValueError: when the ids have the wrong shape or type.
+    """
+    patches_BNP = _to_patches(x_BCHW, size)
+    if ids_keep is None:
+        return patches_BNP
+    _check_ids(ids_keep, x_BCHW)
+    return patches_BNP.gather(1, ids_keep.unsqueeze(-1).expand(-1, -1, patches_BNP.shape[-1]))
 
 
 def _to_patches(x_BCHW: Tensor, size: int) -> Tensor:

@@ -52,9 +52,12 @@ class Fitness:
         if self._metric == FUSED:
             self._fusion = LogRankFusion(self._fused, first[:REFERENCE_NETWORKS])
 
-    def measure(self, arch: Architecture, *, judged: bool, poll: Callable[[], None]) -> Measures:
-        """Measures of a candidate by name: all of them when the report is to judge them by this one."""
-        return self._scorer.score(arch, self._plan.judged if judged else self._plan.every, poll)
+    def measure(
+        self, archs: Sequence[Architecture], *, judged: Sequence[bool], poll: Callable[[], None]
+    ) -> list[Measures]:
+        """Measures of each candidate by name: all of them of those that the report is to judge the measures by."""
+        wanted = [self._plan.judged if all_of_them else self._plan.every for all_of_them in judged]
+        return self._scorer.score_all(archs, wanted, poll)
 
     def score(self, arch: Architecture, measures: Measures) -> float | None:
         """What the search maximises; None when it is no finite number."""
@@ -95,4 +98,6 @@ def _settings(ctx: SearchContext) -> ScoringSettings:
         norm_targets=ctx.spec.supernet.norm_targets,
         batch_size=evaluation.batch_size,
         seed=ctx.seed,
+        shared_prefixes=evaluation.shared_prefixes,
+        teacher_cache=evaluation.teacher_cache,
     )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 from models.architecture import Genotype
 from search import ranking
-from search.asktell import Candidate, Proposal, SearchAlgorithm, StopReason
+from search.asktell import Candidate, SearchAlgorithm, StopReason
 from search.constraints import feasible_set
 from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
-from search.measures import JUDGED_NETWORKS
 from search.pareto import Goal, pareto_front
 from service.errors import LossDiverged, NoFeasibleCandidate
 from service.jobs.resolve import listed_genotypes, planned_evaluations
 from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
+from workers.stages.measuring import Measuring, is_judged
 from workers.stages.scoring import Measures
 from workers.stages.search_context import SearchContext
 from workers.training.streams import numpy_stream
@@ -39,7 +40,7 @@ class SearchStage:
 
 
 class _Run:
-    """One search with its baseline, resumable after every scored candidate."""
+    """One search with its baseline, resumable after every group of candidates."""
 
     def __init__(self, ctx: SearchContext, fitness: Fitness) -> None:
         spec = ctx.spec.search
@@ -51,7 +52,7 @@ class _Run:
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
         self._baseline: SearchAlgorithm | None = None
-        self._known: dict[Genotype, Measures] = {}  # of every candidate, and of proposals that were measured
+        self._measuring = Measuring(ctx, fitness)
         self._told = 0  # candidates of which the supervisor has been told by this attempt
         self._restore(ctx.state)
 
@@ -59,7 +60,7 @@ class _Run:
         """Run to the end, or to what the budget allows.
 
         Raises:
-            NoFeasibleCandidate: no member of the space is within the limits.
+            NoFeasibleCandidate: no member of the space is within the limits, or none of those that were looked at.
             LossDiverged: no candidate has a finite score.
             BudgetReached: the time was up before anything was scored.
             StopRequested: after a checkpoint.
@@ -74,6 +75,8 @@ class _Run:
         except BudgetReached:
             if not self._main.best(1):
                 raise
+        if not any(self._measuring.is_feasible(c.proposal.genotype) for c in self._main.candidates):
+            raise self._all_too_slow()
         if not self._main.best(1):
             raise LossDiverged("No candidate has a finite score: the supernet's weights are no use.")
 
@@ -82,7 +85,7 @@ class _Run:
         ctx, candidates = self._ctx, self._main.candidates
         scores = [c.score for c in candidates if c.score is not None]
         best = self._main.best(ctx.spec.retrain.top_k)
-        judged = [c for c in candidates if _is_judged(c.proposal) and c.score is not None]
+        judged = [c for c in candidates if is_judged(c.proposal) and c.score is not None]
         return {
             "evaluations": len(candidates),
             "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
@@ -95,31 +98,33 @@ class _Run:
 
     def _generations(self, algorithm: SearchAlgorithm, part: int) -> None:
         while proposals := algorithm.ask():
-            for proposal in proposals:
-                if proposal.genotype not in self._known:
-                    self._known[proposal.genotype] = self._fitness.measure(
-                        self._ctx.space.decode(proposal.genotype),
-                        judged=part == 0 and _is_judged(proposal),
-                        poll=lambda: self._ctx.safe_point(self._save),
-                    )
-                self._report(proposal.n, part)
-            self._fitness.refer_to(self._first_measures())
-            algorithm.tell([self._score(proposal.genotype) for proposal in proposals])
+            before = proposals[0].n
+            self._measuring.measure(
+                proposals,
+                may_judge=part == 0,
+                save=self._save,
+                report=lambda done, before=before: self._report(before + done, part),  # type: ignore[misc]
+            )
+            if first := self._first_measures():
+                self._fitness.refer_to(first)
+            genotypes = [proposal.genotype for proposal in proposals]
+            algorithm.tell(
+                [self._measuring.score(genotype) for genotype in genotypes],
+                [self._measuring.violation(genotype) for genotype in genotypes],
+            )
             if part == 0:
                 self._tell_supervisor()
 
     def _first_measures(self) -> list[Measures]:
-        """Of the search's first generation, which is complete when anything is scored."""
-        told = [c.proposal for c in self._main.candidates if c.proposal.generation == 0]
-        return [self._known[proposal.genotype] for proposal in told or self._main.ask()]
+        """Of the first generation of which anything was measured, which is complete when anything is scored."""
+        proposals = [*(c.proposal for c in self._main.candidates), *self._main.ask()]
+        measured = [(p.generation, measures) for p in proposals if (measures := self._measuring.of(p.genotype))]
+        return [measures for generation, measures in measured if generation == measured[0][0]]
 
-    def _score(self, genotype: Genotype) -> float | None:
-        return self._fitness.score(self._ctx.space.decode(genotype), self._known[genotype])
-
-    def _report(self, n: int, part: int) -> None:
+    def _report(self, evaluated: int, part: int) -> None:
         best = self._main.best(1)
-        detail = {"evaluated": n + 1, "planned": self._planned, "best_score": best[0].score if best else None}
-        self._ctx.progress((part + (n + 1) / self._planned) / self._parts, **detail)
+        detail = {"evaluated": evaluated, "planned": self._planned, "best_score": best[0].score if best else None}
+        self._ctx.progress((part + evaluated / self._planned) / self._parts, **detail)
 
     def _tell_supervisor(self) -> None:
         candidates = self._main.candidates
@@ -137,8 +142,9 @@ class _Run:
             parents=list(proposal.parents),
             score=candidate.score,
             scores=self._scores(candidate),
-            costs=self._ctx.costs(arch),
-            feasible=True,  # the search proposes nothing else
+            costs={**self._ctx.costs(arch), **self._measuring.latency(proposal.genotype)},
+            # The search proposes nothing beyond the limits that it can compute.
+            feasible=self._measuring.is_feasible(proposal.genotype),
             architecture=arch.to_json(),
         )
 
@@ -149,25 +155,26 @@ class _Run:
             "genotype": list(proposal.genotype),
             "score": candidate.score,
             "scores": self._scores(candidate),
-            "costs": self._ctx.costs(self._ctx.space.decode(proposal.genotype)),
+            "costs": self._measuring.costs(proposal.genotype),
         }
 
     def _scores(self, candidate: Candidate) -> Measures:
         """All that was measured, and what the search followed if that is none of the measures."""
         assert self._ctx.spec.search.metric is not None, "filled by service.jobs.resolve"
-        return {**self._known[candidate.proposal.genotype], self._ctx.spec.search.metric: candidate.score}
+        return {**self._measuring.of(candidate.proposal.genotype), self._ctx.spec.search.metric: candidate.score}
 
     def _front(self) -> list[int]:
         """``n`` of the candidates on the front of the job's objectives."""
         candidates, objectives = self._main.candidates, self._ctx.spec.objectives
         for candidate in candidates[len(self._costs) :]:
-            self._costs.append(self._ctx.costs(self._ctx.space.decode(candidate.proposal.genotype)))
+            self._costs.append(self._measuring.costs(candidate.proposal.genotype))
         rows = [
             {"score": math.nan if c.score is None else c.score, **costs}
             for c, costs in zip(candidates, self._costs, strict=True)
         ]
         points = [[row[objective.metric.value] for objective in objectives] for row in rows]
-        return [int(n) for n in pareto_front(points, [Goal(objective.goal) for objective in objectives])]
+        feasible = [self._measuring.is_feasible(c.proposal.genotype) for c in candidates]
+        return [int(n) for n in pareto_front(points, [Goal(objective.goal) for objective in objectives], feasible)]
 
     def _compare(self, baseline: SearchAlgorithm) -> Json:
         """Random search beside the search, at equally many candidates."""
@@ -194,7 +201,7 @@ class _Run:
             {
                 "search": _saved(self._main),
                 "baseline": _saved(self._baseline) if self._baseline else None,
-                "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
+                **self._measuring.state(),
             }
         )
 
@@ -202,23 +209,30 @@ class _Run:
         if not state:
             return
         self._main.restore(**state["search"])
+        self._measuring.restore(state)
         self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
             self._baseline.restore(**state["baseline"])
-        for genotype, measures in state["measures"]:
-            self._known[self._ctx.space.decode(genotype).genotype] = measures
 
     def _no_feasible(self) -> NoFeasibleCandidate:
-        misses = [
-            {"genotype": list(m.genotype), "costs": self._ctx.costs(self._ctx.space.decode(m.genotype))}
-            for m in self._main.nearest_misses(_NEAREST_MISSES)
-        ]
+        nearest = [m.genotype for m in self._main.nearest_misses(_NEAREST_MISSES)]
         limits = ", ".join(map(str, self._ctx.constraints))
         return NoFeasibleCandidate(
             f"No network of space {self._ctx.space.name!r} is within the limits ({limits}); widen them.",
-            extra={"nearest_misses": misses},
+            extra={"nearest_misses": self._misses(nearest)},
         )
+
+    def _all_too_slow(self) -> NoFeasibleCandidate:
+        nearest = self._measuring.nearest_to_limit(_NEAREST_MISSES)
+        return NoFeasibleCandidate(
+            f"None of {len(self._main.candidates)} networks is within the limit on the latency that was measured on "
+            "the worker; widen it, or search longer.",
+            extra={"nearest_misses": self._misses(nearest)},
+        )
+
+    def _misses(self, genotypes: Sequence[Genotype]) -> list[Json]:
+        return [{"genotype": list(genotype), "costs": self._measuring.costs(genotype)} for genotype in genotypes]
 
 
 def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int) -> SearchAlgorithm:
@@ -249,11 +263,6 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
 
 def _saved(algorithm: SearchAlgorithm) -> Json:
     return {"state": algorithm.state(), "history": algorithm.history()}
-
-
-def _is_judged(proposal: Proposal) -> bool:
-    """Whether the report judges the measures by this network: the first ones of the random generation."""
-    return proposal.generation == 0 and proposal.n < JUDGED_NETWORKS
 
 
 def _score(candidate: Candidate) -> float:

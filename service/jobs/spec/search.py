@@ -42,6 +42,12 @@ class EvaluationSpec(Spec):
         "Default: the cheap ones.",
     )
     batch_size: int = Field(256, ge=1, le=65_536)
+    shared_prefixes: bool = Field(
+        True, description="Compute what candidates begin with alike once for all of them; scores are the same."
+    )
+    teacher_cache: bool = Field(
+        True, description="Keep the teacher's side in memory instead of computing it anew; scores are the same."
+    )
 
     @field_validator("depths")
     @classmethod

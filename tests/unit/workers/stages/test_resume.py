@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,19 @@ def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pyt
     first = run_until(start, StopAt("search", 0.5))
     done = len(first.last_checkpoint.state["state"]["search"]["history"])
     assert done > 0
-    scored = []
-    original = MeasureScorer.score
+    scored: list[Architecture] = []
+    original = MeasureScorer.score_all
 
-    def score(self: MeasureScorer, arch: Architecture, *rest: Any) -> Measures:
-        scored.append(arch)
-        return original(self, arch, *rest)
+    def score_all(self: MeasureScorer, archs: Sequence[Architecture], *rest: Any) -> list[Measures]:
+        scored.extend(archs)
+        return original(self, archs, *rest)
 
-    monkeypatch.setattr(MeasureScorer, "score", score)
+    monkeypatch.setattr(MeasureScorer, "score_all", score_all)
     run_until(resumed(start, first.last_checkpoint, tmp_path), StopAt("retrain"))
     before = {tuple(row[-1]) for row in first.last_checkpoint.state["state"]["search"]["history"]}
     measured = {tuple(genotype) for genotype, _ in first.last_checkpoint.state["state"]["measures"]}
     assert measured >= before
+    assert scored
     assert not measured & {arch.genotype for arch in scored}
 
 

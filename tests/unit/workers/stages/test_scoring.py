@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from models.extract import build_timm, extract_state
 from models.masked import MaskedDecoder, PatchMask, random_masking, reconstruction_loss
 from models.relations import MIN_VISIBLE_PATCHES, consistency_score, log_relations
 from models.spectrum import effective_rank
-from models.supernet import Supernet
+from models.supernet import Subnet, Supernet
 from models.teacher import FrozenTeacher
 from search.measures import Measure
 from tests.unit.workers.training.toys import CPU, DECODER, SPACE, TEACHER, images, teacher
@@ -125,6 +126,62 @@ def test_measures_do_not_depend_on_what_was_measured_before() -> None:
     other = scorer()
     assert other.score(b, EVERY) == one.score(b, EVERY)
     assert other.score(a, EVERY) == first
+
+
+def population() -> list[Architecture]:
+    """Every beginning that the space has, in no order."""
+    genotypes: list[tuple[float, ...]] = []
+    for seed, depth, width in product(range(2), SPACE.depth, SPACE.embed_dim):
+        ratios = [SPACE.mlp_ratio[(i + seed) % 2] for i in range(depth)]
+        heads = [SPACE.num_heads[(i // 2 + seed) % 2] for i in range(depth)]
+        genotypes.append((depth, *ratios, *heads, width))
+    return [SPACE.decode(genotype) for genotype in genotypes]
+
+
+@pytest.mark.parametrize("switch", ["shared_prefixes", "teacher_cache", None])
+@pytest.mark.parametrize("how", [{}, {"depths": (0.5, 1.0), "mask_seeds": 2}], ids=["plain", "depths and masks"])
+def test_a_population_gets_the_bits_that_each_candidate_gets_alone(how: dict[str, Any], switch: str | None) -> None:
+    changes = {**how, **({switch: False} if switch else {})}
+    one, archs = scorer(**how), population()
+    alone = [one.score(arch, EVERY) for arch in archs]
+    assert scorer(**changes).score_all(archs, [EVERY] * len(archs)) == alone
+
+
+def test_candidates_of_a_population_may_be_asked_for_different_measures() -> None:
+    archs, one = population()[:4], scorer()
+    wanted = [EVERY, (), BARE, (Measure.FEATURE, Measure.EFFECTIVE_RANK)]
+    found = one.score_all(archs, wanted)
+    assert found == [one.score(arch, measures) for arch, measures in zip(archs, wanted, strict=True)]
+    assert [set(measures) for measures in found] == [{measure.value for measure in measures} for measures in wanted]
+
+
+def test_shared_beginnings_are_computed_once_for_each_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    archs = [SPACE.decode((depth, *[1.0] * depth, *[1] * depth, 16)) for depth in SPACE.depth]
+    blocks: list[int] = []
+    original = Subnet.block
+
+    def block(self: Subnet, i: int, *rest: Any) -> torch.Tensor:
+        blocks.append(i)
+        return original(self, i, *rest)
+
+    monkeypatch.setattr(Subnet, "block", block)
+    views = -(-M // settings().batch_size)
+    scorer().score_all(archs, [BARE] * 3)
+    assert blocks == [0, 1, 2] * views
+    blocks.clear()
+    scorer(shared_prefixes=False).score_all(archs, [BARE] * 3)
+    assert blocks == [0, 0, 1, 0, 1, 2] * views
+
+
+def test_training_between_two_populations_is_seen() -> None:
+    trained = parts()
+    one = scorer(left=trained)
+    before = one.score_all(population(), [BARE] * len(population()))
+    with torch.no_grad():
+        for weight in trained.supernet.parameters():
+            weight.mul_(1.5)
+    after = one.score_all(population(), [BARE] * len(population()))
+    assert all(a != b for a, b in zip(after, before, strict=True))
 
 
 def test_number_of_classes_does_not_matter() -> None:

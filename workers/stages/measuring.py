@@ -1,0 +1,142 @@
+"""Measures a generation of proposals, a group at a time, and remembers what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from models.architecture import Architecture, Genotype
+from search.asktell import Proposal
+from search.measures import JUDGED_NETWORKS
+from search.prefixes import depth_first, path_of
+from workers.stages.context import Json
+from workers.stages.fitness import Fitness
+from workers.stages.scoring import Measures
+from workers.stages.search_context import SearchContext
+
+
+class Measuring:
+    """Everything that was measured of proposals, by genotype.
+
+    A generation is measured in groups of neighbours that share work. A group takes about as long as checkpoints are
+    apart, so that a kill costs no more than it would between two checkpoints; how a generation was divided shows in no
+    number, as measures do not depend on what they are taken together with.
+
+    Args:
+        ctx: of the search.
+        fitness: measures candidates.
+    """
+
+    def __init__(self, ctx: SearchContext, fitness: Fitness) -> None:
+        self._ctx = ctx
+        self._fitness = fitness
+        self._known: dict[Genotype, Measures] = {}
+        self._latencies: dict[Genotype, float] = {}  # milliseconds
+        self._seconds_each: float | None = None  # of a candidate, as the last group took them
+
+    def measure(
+        self, proposals: Sequence[Proposal], *, may_judge: bool, save: Callable[[], None], report: Callable[[int], None]
+    ) -> None:
+        """Measure a generation, or what is left of it after an interruption.
+
+        Args:
+            proposals: of the generation.
+            may_judge: False when the report judges no measure by these networks.
+            save: writes a checkpoint, with :meth:`state`.
+            report: told how many of the proposals are done, time and again.
+
+        Raises:
+            StopRequested, BudgetReached: see ``Context.safe_point``.
+        """
+        self._measure_latencies(proposals, save)
+        todo = [p for p in proposals if p.genotype not in self._known and self.is_feasible(p.genotype)]
+        archs = [self._decode(p) for p in todo]
+        order = depth_first([path_of(arch) for arch in archs])
+        while order:
+            group, order = order[: self._group_size()], order[self._group_size() :]
+            began = time.monotonic()
+            found = self._fitness.measure(
+                [archs[i] for i in group],
+                judged=[may_judge and is_judged(todo[i]) for i in group],
+                poll=lambda: self._ctx.safe_point(save),
+            )
+            self._seconds_each = (time.monotonic() - began) / len(group)
+            self._known |= {todo[i].genotype: measures for i, measures in zip(group, found, strict=True)}
+            report(len(proposals) - len(order))
+        report(len(proposals))
+
+    def is_feasible(self, genotype: Genotype) -> bool:
+        """Whether a proposal's measured latency is within the limit; all are when none is measured."""
+        return self.violation(genotype) == 0
+
+    def violation(self, genotype: Genotype) -> float:
+        """How far a proposal's measured latency is beyond the limit, relative to it; 0 within."""
+        limit = self._ctx.latency
+        return 0.0 if limit is None else limit.violation(self._latencies[genotype])
+
+    def of(self, genotype: Genotype) -> Measures:
+        """What was measured of a proposal; nothing of one that is too slow."""
+        return self._known.get(genotype, {})
+
+    def score(self, genotype: Genotype) -> float | None:
+        """What the search maximises; None when it is no finite number, or the proposal is beyond the limit."""
+        if not self.is_feasible(genotype):
+            return None
+        return self._fitness.score(self._ctx.space.decode(genotype), self._known[genotype])
+
+    def costs(self, genotype: Genotype) -> dict[str, float]:
+        """Costs of a network without its head, the measured latency among them if there is one."""
+        return {**self._ctx.costs(self._ctx.space.decode(genotype)), **self.latency(genotype)}
+
+    def latency(self, genotype: Genotype) -> dict[str, float]:
+        """The measured latency under the name of its cost; empty when none was measured."""
+        found = self._latencies.get(genotype)
+        return {} if found is None else {"latency_ms": found}
+
+    def nearest_to_limit(self, count: int) -> list[Genotype]:
+        """The measured networks that are the least beyond the limit on latency."""
+        limit = self._ctx.latency
+        if limit is None:
+            return []
+        return sorted(self._latencies, key=lambda genotype: limit.violation(self._latencies[genotype]))[:count]
+
+    def state(self) -> Json:
+        """For a checkpoint."""
+        return {
+            "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
+            "latencies": [[list(genotype), latency] for genotype, latency in self._latencies.items()],
+        }
+
+    def restore(self, state: Json) -> None:
+        """Go on from a state, exactly."""
+        self._known = {self._genotype(genes): measures for genes, measures in state["measures"]}
+        self._latencies = {self._genotype(genes): latency for genes, latency in state.get("latencies", [])}
+
+    def _measure_latencies(self, proposals: Sequence[Proposal], save: Callable[[], None]) -> None:
+        limit = self._ctx.latency
+        todo = [p for p in proposals if p.genotype not in self._latencies] if limit is not None else []
+        for proposal in todo:
+            assert limit is not None, "there is something to do only with a limit"
+            arch = self._ctx.space.decode(proposal.genotype, len(self._ctx.classes))
+            self._latencies[proposal.genotype] = limit.meter.measure(arch)
+            self._ctx.safe_point(save)
+        if todo:
+            # No clock repeats: what the search is told must be in a checkpoint first, or a resumed one would differ.
+            save()
+
+    def _group_size(self) -> int:
+        if self._seconds_each is None:
+            return 1  # whose time tells how many fit
+        return max(1, int(self._ctx.start.checkpoint_s / max(self._seconds_each, 1e-9)))
+
+    def _decode(self, proposal: Proposal) -> Architecture:
+        return self._ctx.space.decode(proposal.genotype)
+
+    def _genotype(self, genes: Sequence[int | float]) -> Genotype:
+        # Decoding restores the spelling of numbers: some JSON writers turn a ratio of 4.0 into 4.
+        return self._ctx.space.decode(genes).genotype
+
+
+def is_judged(proposal: Proposal) -> bool:
+    """Whether the report judges the measures by this network: the first ones of the random generation."""
+    return proposal.generation == 0 and proposal.n < JUDGED_NETWORKS

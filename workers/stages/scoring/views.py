@@ -1,0 +1,126 @@
+"""The fixed images under their fixed masks, with the teacher's side of each measure.
+
+Legend: B images of a batch, V visible patches, P values of a patch, D teacher width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.distill import distillation_target
+from models.masked import PatchMask, random_masking, visible_patches
+from models.relations import block_at, log_relations
+from models.teacher import FrozenTeacher
+from search.measures import Measure
+from workers.data.dataset import ImageSet
+from workers.stages.scoring.settings import ScoringSettings
+from workers.training.compute import Compute
+from workers.training.streams import PathPart, torch_stream
+
+Positions = NDArray[np.int64]
+
+WITHOUT_TEACHER = frozenset({Measure.RECONSTRUCTION, Measure.EFFECTIVE_RANK})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A batch of images under one mask, with the teacher's side of each measure that has one.
+
+    Attributes:
+        positions: of the images in the set.
+        mask: of these images.
+        relations: by measure, then by depth, (B, V, V - 1).
+        features: (B, 1 + V, D), what projected tokens are to equal after the block that distillation reads; None when
+            no measure asks.
+    """
+
+    positions: Positions
+    mask: PatchMask
+    relations: dict[Measure, list[Tensor]]
+    features: Tensor | None
+
+
+class Views:
+    """All views, in a fixed order.
+
+    Args:
+        teacher: frozen.
+        images: to measure on.
+        num_patches: of an image.
+        measures: all that will be asked for.
+        settings: see :class:`ScoringSettings`.
+        compute: device and precision.
+
+    Raises:
+        ValueError: a mask that leaves no patch.
+    """
+
+    def __init__(
+        self,
+        teacher: FrozenTeacher,
+        images: ImageSet,
+        num_patches: int,
+        measures: Sequence[Measure],
+        settings: ScoringSettings,
+        compute: Compute,
+    ) -> None:
+        self._teacher = teacher
+        self._images = images
+        self._num_patches = num_patches
+        self._measures = set(measures)
+        self._settings = settings
+        self._compute = compute
+        self.visible_patches = visible_patches(num_patches, settings.mask_ratio)
+
+    @torch.inference_mode()
+    def make(self) -> Iterator[View]:
+        """Compute them, one at a time."""
+        settings = self._settings
+        total = len(self._images)
+        for seed in range(settings.mask_seeds):
+            path: tuple[PathPart, ...] = ("search", "mask", seed) if seed else ("search", "mask")
+            drawn = random_masking(total, self._num_patches, self.visible_patches, torch_stream(settings.seed, *path))
+            for start in range(0, total, settings.batch_size):
+                yield self._view(np.arange(start, min(start + settings.batch_size, total)), drawn)
+
+    def _view(self, positions: Positions, drawn: PatchMask) -> View:
+        settings, teacher = self._settings, self._teacher
+        mask = _rows(drawn, positions).to(self._compute.device)
+        blocks = [block_at(share, teacher.depth) for share in settings.depths]
+        feature_block = block_at(settings.distill.layer.share, teacher.depth)
+        asked = self._measures - WITHOUT_TEACHER
+        needed = set(blocks) if asked - {Measure.FEATURE} else set()
+        if Measure.FEATURE in asked:
+            needed.add(feature_block)
+        tokens = self._tokens(positions, mask, sorted(needed)) if needed else {}
+        relations: dict[Measure, list[Tensor]] = {}
+        if Measure.CONSISTENCY in asked:
+            targets = [distillation_target(tokens[b], settings.distill.target_norm) for b in blocks]
+            relations[Measure.CONSISTENCY] = self._relations(targets)
+        if Measure.CONSISTENCY_BARE in asked:
+            relations[Measure.CONSISTENCY_BARE] = self._relations([tokens[b] for b in blocks])
+        features = None
+        if Measure.FEATURE in asked:
+            features = distillation_target(tokens[feature_block], settings.distill.target_norm)
+        return View(positions, mask, relations, features)
+
+    def _tokens(self, positions: Positions, mask: PatchMask, after: Sequence[int]) -> dict[int, Tensor]:
+        images = self._images.batch(positions).to(self._compute.device)
+        with self._compute.forward():
+            return dict(zip(after, self._teacher.features(images, mask.ids_keep, after=after), strict=True))
+
+    def _relations(self, tokens: Sequence[Tensor]) -> list[Tensor]:
+        settings = self._settings
+        return [log_relations(t, tau=settings.temperature, standardise=settings.standardise) for t in tokens]
+
+
+def _rows(mask: PatchMask, positions: Positions) -> PatchMask:
+    """The mask of some images."""
+    first, last = int(positions[0]), int(positions[-1]) + 1
+    return PatchMask(mask.ids_keep[first:last], mask.ids_restore[first:last], mask.hidden[first:last])
