@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -170,7 +171,14 @@ def feasible_set(
     Raises:
         LatencyError, TooManyProfiles: see :class:`search.sampling.FeasibleSet`.
     """
-    return FeasibleSet(space, [constraint.window for constraint in constraints], num_classes, table)
+    return _feasible_set(space, tuple(constraint.window for constraint in constraints), num_classes, table)
+
+
+@lru_cache(maxsize=2)  # checking, previewing and forecasting a search ask for one set; some take a second to decide
+def _feasible_set(
+    space: Space, windows: tuple[Window, ...], num_classes: int, table: LatencyTable | None
+) -> FeasibleSet:
+    return FeasibleSet(space, windows, num_classes, table)
 
 
 def violation(constraints: Sequence[Constraint], counts: Mapping[Metric, int]) -> float:

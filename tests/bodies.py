@@ -18,6 +18,9 @@ _LIKELY: Mapping[str, tuple[Any, ...]] = {
         [{"metric": "params_m", "max": 0.1}],
         [{"metric": "gmacs", "max": 1.5}, {"metric": "params_m", "min": 0.001}],
         [{"metric": "params_m", "max": 6, "min": 5}],
+        [{"metric": "peak_mem_mb", "max": 1.2}, {"metric": "weight_mb", "min": 0.01}],
+        [{"metric": "latency_ms", "max": 3, "device": "worker", "percentile": 95}],
+        [{"metric": "latency_ms", "max": 3, "device": "dev_x"}],
     ),
     "/space/preset": (*PresetName, "nosuch"),
     "/space/img_size": (8, 16, 28, 32, 64, 96, 224, 518, 9),
@@ -46,6 +49,8 @@ _LIKELY: Mapping[str, tuple[Any, ...]] = {
     "/warm_start": (None,),
     "/objectives": (
         [{"metric": "score", "goal": "max"}, {"metric": "params_m", "goal": "min"}],
+        [{"metric": "score", "goal": "max"}, {"metric": "peak_mem_mb", "goal": "min"}],
+        [{"metric": "score", "goal": "max"}, {"metric": "latency_ms", "goal": "min"}],
         [{"metric": "gmacs", "goal": "min"}, {"metric": "params_m", "goal": "min"}, {"metric": "score", "goal": "max"}],
     ),
     "/search/fusion": (["consistency", "feature"], ["consistency_bare", "reconstruction"]),

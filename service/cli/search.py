@@ -23,6 +23,16 @@ SpaceOption = Annotated[
 ]
 MaxParamsOption = Annotated[float | None, typer.Option("--max-params-m", help="Limit in million parameters.")]
 MaxGmacsOption = Annotated[float | None, typer.Option("--max-gmacs", help="Limit in 10^9 multiply-accumulates.")]
+MaxWeightOption = Annotated[float | None, typer.Option("--max-weight-mb", help="Limit in 10^6 bytes of weights.")]
+MaxPeakOption = Annotated[
+    float | None, typer.Option("--max-peak-mem-mb", help="Limit in 10^6 bytes of weights and live tensors, batch 1.")
+]
+MaxLatencyOption = Annotated[
+    float | None, typer.Option("--max-latency-ms", help="Limit in milliseconds of a call; needs --device.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Whose latency is limited: id of a device, or worker.")
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Same spec and seed: same result.")]
 NameOption = Annotated[str | None, typer.Option("--name", help="What to call the job.")]
 SetOption = Annotated[
@@ -37,6 +47,10 @@ def search(
     space: SpaceOption = None,
     max_params_m: MaxParamsOption = None,
     max_gmacs: MaxGmacsOption = None,
+    max_weight_mb: MaxWeightOption = None,
+    max_peak_mem_mb: MaxPeakOption = None,
+    max_latency_ms: MaxLatencyOption = None,
+    device: DeviceOption = None,
     seed: SeedOption = None,
     name: NameOption = None,
     assignments: SetOption = None,
@@ -52,6 +66,10 @@ def search(
         space=space,
         max_params_m=max_params_m,
         max_gmacs=max_gmacs,
+        max_weight_mb=max_weight_mb,
+        max_peak_mem_mb=max_peak_mem_mb,
+        max_latency_ms=max_latency_ms,
+        device=device,
         seed=seed,
         name=name,
         assignments=assignments or (),
@@ -79,6 +97,10 @@ def validate(
     space: SpaceOption = None,
     max_params_m: MaxParamsOption = None,
     max_gmacs: MaxGmacsOption = None,
+    max_weight_mb: MaxWeightOption = None,
+    max_peak_mem_mb: MaxPeakOption = None,
+    max_latency_ms: MaxLatencyOption = None,
+    device: DeviceOption = None,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -91,6 +113,10 @@ def validate(
         space=space,
         max_params_m=max_params_m,
         max_gmacs=max_gmacs,
+        max_weight_mb=max_weight_mb,
+        max_peak_mem_mb=max_peak_mem_mb,
+        max_latency_ms=max_latency_ms,
+        device=device,
         assignments=assignments or (),
     )
     spec = _spec(file, flags)

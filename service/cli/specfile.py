@@ -30,6 +30,10 @@ class Flags:
     space: str | None = None
     max_params_m: float | None = None
     max_gmacs: float | None = None
+    max_weight_mb: float | None = None
+    max_peak_mem_mb: float | None = None
+    max_latency_ms: float | None = None
+    device: str | None = None
     seed: int | None = None
     name: str | None = None
     assignments: Sequence[str] = ()
@@ -38,7 +42,8 @@ class Flags:
         """The spec with these values in it; the given one is left as it is.
 
         Raises:
-            UsageProblem: when an assignment cannot be read or does not fit the spec's shape.
+            UsageProblem: when an assignment cannot be read or does not fit the spec's shape, or a device is named
+                without a limit on latency.
         """
         made: Json = json.loads(json.dumps(spec))
         for field, value in {"method": self.method, "seed": self.seed, "name": self.name}.items():
@@ -46,8 +51,10 @@ class Flags:
                 made[field] = value
         _set_reference(made, "dataset", "id", self.dataset)
         _set_reference(made, "space", "preset", self.space)
-        _set_limit(made, "params_m", self.max_params_m)
-        _set_limit(made, "gmacs", self.max_gmacs)
+        for metric in ("params_m", "gmacs", "weight_mb", "peak_mem_mb", "latency_ms"):
+            _set_limit(made, metric, getattr(self, f"max_{metric}"))
+        if self.device is not None:
+            _set_device(made, self.device)
         for assignment in self.assignments:
             _assign(made, assignment)
         return made
@@ -177,6 +184,17 @@ def _set_limit(spec: Json, metric: str, value: float | None) -> None:
             limit["max"] = value
             return
     limits.append({"metric": metric, "max": value})
+
+
+def _set_device(spec: Json, device: str) -> None:
+    limits = spec.get("constraints")
+    limit = next((x for x in limits if x.get("metric") == "latency_ms"), None) if isinstance(limits, list) else None
+    if limit is None:
+        raise UsageProblem("--device says whose latency is limited", next_step="give --max-latency-ms as well")
+    # What is known of another device does not hold for this one.
+    for known in ("table", "table_digest"):
+        limit.pop(known, None)
+    limit["device"] = device
 
 
 def _assign(spec: Json, assignment: str) -> None:

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,19 @@ def test_json_form_is_read_back_to_an_equal_table() -> None:
     assert again.digest() == table.digest()
     assert again.mape == pytest.approx(0.2)
     assert table_for(SPACE).digest() != table.digest()
+
+
+def test_the_example_of_the_documentation_is_a_table() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "limits.md").read_text(encoding="utf-8")
+    (example,) = [block.split("```")[0] for block in text.split("```json")[1:] if "fixed_ns" in block]
+    table = LatencyTable.from_json(json.loads(example))
+    (known,) = table.held_out
+    arch = replace(SPACE.smallest(10), img_size=32, in_chans=3, patch_size=8, head_dim=16)
+    depth, *genes, width = known.genotype
+    ratios, heads = tuple(genes[: len(genes) // 2]), tuple(int(gene) for gene in genes[len(genes) // 2 :])
+    assert known.predicted_ns == table.predict_ns(
+        replace(arch, embed_dim=int(width), depth=int(depth), mlp_ratio=ratios, num_heads=heads)
+    )
 
 
 def test_a_table_without_held_out_networks_knows_no_error() -> None:

@@ -167,6 +167,23 @@ def test_flags_win_over_the_file_and_leave_the_rest() -> None:
     assert json.dumps(spec) == before
 
 
+def test_a_limit_on_latency_names_its_device() -> None:
+    made = Flags(max_latency_ms=12.0, device="dev_1", max_weight_mb=25, max_peak_mem_mb=40).apply({})
+    assert made["constraints"] == [
+        {"metric": "weight_mb", "max": 25},
+        {"metric": "peak_mem_mb", "max": 40},
+        {"metric": "latency_ms", "max": 12.0, "device": "dev_1"},
+    ]
+
+
+def test_another_device_takes_the_place_of_that_of_the_file_and_of_its_table() -> None:
+    limit = {"metric": "latency_ms", "max": 12.0, "device": "dev_1", "table": {}, "table_digest": "0" * 64}
+    made = Flags(device="worker").apply({"constraints": [limit]})
+    assert made["constraints"] == [{"metric": "latency_ms", "max": 12.0, "device": "worker"}]
+    with pytest.raises(UsageProblem, match="--device says whose latency is limited"):
+        Flags(device="worker").apply({"constraints": [{"metric": "gmacs", "max": 1}]})
+
+
 def test_flags_alone_make_a_search() -> None:
     assert Flags(dataset="digits", method="masktas", max_params_m=0.06).apply({}) == {
         "method": "masktas",

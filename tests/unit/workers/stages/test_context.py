@@ -7,6 +7,7 @@ import torch
 
 from tests.channels import RecordingChannel
 from tests.stage_runs import TINY, search_start
+from tests.unit.search.latency_tables import table_for
 from workers.channel import StopRequested
 from workers.protocol import CheckpointMessage, Progress
 from workers.stages import context
@@ -131,6 +132,19 @@ def test_files_are_part_of_checkpoints_until_they_are_dropped(channel: Recording
     ctx.drop("never kept")
     ctx.checkpoint({})
     assert [[ref.name for ref in c.files] for c in channel.of_type(CheckpointMessage)] == [["x.safetensors"], []]
+
+
+def test_costs_of_a_search_include_the_latency_that_its_table_predicts(
+    channel: RecordingChannel, tmp_path: Path
+) -> None:
+    plain = SearchContext(search_start(TINY, tmp_path / "plain"), channel)
+    table = table_for(plain.space, len(plain.classes))
+    limit = {"metric": "latency_ms", "max": 1.0, "table": table.to_json()}
+    ctx = SearchContext(search_start({**TINY, "constraints": [limit]}, tmp_path / "limited"), channel)
+    arch = plain.space.largest()
+    assert ctx.costs(arch) == {**plain.costs(arch), "latency_ms": ctx.table.predict_ns(arch.with_classes(10)) / 1e6}
+    assert ctx.table == table
+    assert plain.table is None
 
 
 def test_planned_work_covers_the_stages_that_compute(channel: RecordingChannel, tmp_path: Path) -> None:
