@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from dataclasses import asdict, dataclass
-from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.export import ExportLoadError, ParityError, verify_export, write_export
 from models.export_record import Accuracy, ExportRecord, Provenance
+from search.latency import MS, Precision, Runtime
 from search.metrics import costs_of
 from service.errors import ExportParityFailed, NoFeasibleCandidate
 from service.jobs.spec import ExtractSpec
 from workers.channel import Channel
+from workers.latency.execution import Execution
+from workers.latency.measure import Timing, measure
 from workers.protocol import ArtifactRef, Result, Start
 from workers.stages.context import Context, Json
 from workers.stages.result import KINDS, MEDIA_TYPES
 from workers.stages.slimmable.known import KnownNetwork
 from workers.stages.slimmable.weights import SlicedWeights
 from workers.training.files import WrittenFile
-from workers.training.streams import torch_stream
+from workers.training.streams import numpy_stream, torch_stream
 from workers.versions import recorded_versions
 
 STAGE = "extract"
 FOLDER = "export"
 
 _PARITY_IMAGES = 16
-_WARM_UPS = 3
-_REPEATS = 15
+_TIMING = Timing(percentile=50, warmup_runs=3, runs=15)
 _HOPELESS = 2.0
-"""A single pass that takes so many times the limit is not repeated."""
+"""A width whose passes take so many times the limit is not measured further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,34 +141,24 @@ class _Clock:
     def __init__(self, ctx: Context, spec: ExtractSpec, weights: SlicedWeights, limit_ms: float) -> None:
         self.known: dict[int, Latency] = {}
         self._ctx, self._weights, self._limit_ms = ctx, weights, limit_ms
+        self._execution = Execution(
+            runtime=Runtime.TORCH,
+            precision=Precision.FP32,
+            batch_size=spec.batch_size,
+            threads=torch.get_num_threads(),
+            device=torch.device(spec.device),
+        )
         self._images = generated_images(ctx.start.seed, spec.batch_size, weights)
 
     def of(self, head_dim: int) -> Latency:
         """How long a width takes."""
         if head_dim not in self.known:
-            self._ctx.poll()
-            network = self._weights.network(head_dim)
-            self.known[head_dim] = measure_latency(network, self._images, self._limit_ms)
+            run = self._execution.pass_of(self._weights.network(head_dim), self._images, self._ctx.run_dir)
+            rng = numpy_stream(self._ctx.start.seed, STAGE, "latency", head_dim)
+            hopeless_ns = _HOPELESS * self._limit_ms * MS
+            [taken] = measure([run], _TIMING, rng, poll=self._ctx.poll, hopeless_ns=hopeless_ns)
+            self.known[head_dim] = Latency(taken.ms, len(self._images), taken.runs, self._execution.threads)
         return self.known[head_dim]
-
-
-@torch.inference_mode()
-def measure_latency(network: nn.Module, images: Tensor, limit_ms: float) -> Latency:
-    """Time forward passes on the CPU; one of a network that is hopelessly slow is not repeated."""
-    times: list[float] = []
-    for warm in range(_WARM_UPS):
-        times = [_pass_ms(network, images)]
-        if warm and times[0] > _HOPELESS * limit_ms:
-            break
-    else:
-        times = [_pass_ms(network, images) for _ in range(_REPEATS)]
-    return Latency(median(times), len(images), len(times), torch.get_num_threads())
-
-
-def _pass_ms(network: nn.Module, images: Tensor) -> float:
-    began = time.perf_counter()
-    network(images)
-    return 1000 * (time.perf_counter() - began)
 
 
 def generated_images(seed: int, count: int, weights: SlicedWeights) -> Tensor:

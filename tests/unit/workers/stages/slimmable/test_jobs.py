@@ -20,6 +20,7 @@ from tests.channels import RecordingChannel
 from tests.stage_runs import TINY_SCALA, merged, resumed, search_start
 from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
 from tests.unit.workers.stages.slimmable.widths import Run, job_on, run_whole
+from workers.latency.execution import Execution
 from workers.protocol import BlobRef
 from workers.stages.context import Context
 from workers.stages.run import run_job
@@ -56,7 +57,8 @@ def test_the_best_width_that_is_fast_enough_is_taken(
     best_first: list[int], taken: int, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A clock that only passes run through takes as long as the network is wide: the true one depends on the host.
-    monkeypatch.setattr("workers.stages.slimmable.extract._pass_ms", lambda network, images: network.embed_dim / 10)
+    monkeypatch.setattr(Execution, "pass_of", lambda how, network, images, scratch: lambda: network.embed_dim)
+    monkeypatch.setattr("workers.latency.measure._timed", lambda run, clock: run() * 100_000)
     start = job_on(finished, "extract", {}, tmp_path)
     limits = ExtractSpec(supernet="sn_1", max_latency_ms=2.0, head_dims=best_first, batch_size=2)
     weights = KnownNetwork.of(start).weights()
