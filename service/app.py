@@ -20,6 +20,7 @@ from service.auth import Authentication
 from service.candidates import routes as candidates
 from service.datasets import routes as datasets
 from service.db.engine import ApplicationName, async_engine, async_session_factory, conninfo
+from service.devices import routes as devices
 from service.events import routes as events
 from service.events.listener import JobListener
 from service.jobs import routes as jobs
@@ -54,6 +55,7 @@ _TAGS = [
     {"name": "datasets", "description": "Images to search on."},
     {"name": "teachers", "description": "Frozen networks that students learn from."},
     {"name": "supernets", "description": "Shared weights of a space."},
+    {"name": "devices", "description": "Latency targets, and the tables that predict latency on them."},
     {"name": "workers", "description": "Who runs jobs."},
     {"name": "health", "description": "For probes; no key needed."},
 ]
@@ -69,6 +71,7 @@ _ROUTERS = (
     datasets.router,
     teachers.router,
     supernets.router,
+    devices.router,
     workers.router,
     health.router,
 )

@@ -232,6 +232,12 @@ class TeacherUnavailable(ServiceError):
     code, title, retryable = "teacher_unavailable", "The teacher's weights cannot be had", True
 
 
+class LatencyUnmeasurable(ServiceError):
+    """The machine cannot run the networks in this way, or their times make no table."""
+
+    code, title = "latency_unmeasurable", "The latency cannot be measured"
+
+
 class NoFeasibleCandidate(ServiceError):
     """The search met no network inside the limits; carries the nearest misses."""
 

@@ -18,6 +18,7 @@ class IdKind(StrEnum):
     SUPERNET = "sn"
     ARTIFACT = "art"
     TEACHER = "tch"
+    DEVICE = "dev"
 
 
 class BadId(ValueError):

@@ -14,12 +14,14 @@ from sqlalchemy import delete, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from search.latency import LatencyTable
 from service.db.models import (
     Artifact,
     Candidate,
     Checkpoint,
     Dataset,
     DatasetStatus,
+    Device,
     Job,
     JobKind,
     Supernet,
@@ -106,6 +108,8 @@ def promote_result(session: Session, claim: Claim, message: Result) -> Finished 
     _rank(session, job, message.accuracies)
     if job.kind == JobKind.DATASET_IMPORT:
         _complete_dataset(session, job, message)
+    if message.latency_table is not None:
+        _complete_device(session, job, message.latency_table)
     for kind, resource in ((IdKind.TEACHER, message.teacher), (IdKind.SUPERNET, message.supernet)):
         if resource is not None:
             [digest] = [ref.sha256 for ref in message.artifacts if ref.name == resource.file]
@@ -161,6 +165,16 @@ def _rank(session: Session, job: Job, accuracies: Sequence[Accuracy]) -> None:
             .values(rank=entry.rank, accuracy=entry.accuracy)
             .execution_options(synchronize_session=False)
         )
+
+
+def _complete_device(session: Session, job: Job, table: Json) -> None:
+    """Give the device of a measurement its table; one that was deleted meanwhile stays so."""
+    statement = update(Device).where(Device.job_id == job.id)
+    values = {"latency_table": table, "sha256": LatencyTable.from_json(table).digest()}
+    known = session.scalars(
+        statement.values(**values).returning(Device.id).execution_options(synchronize_session=False)
+    ).one_or_none()
+    job.result = {**(job.result or {}), "device": known and format_id(IdKind.DEVICE, known)}
 
 
 def _complete_dataset(session: Session, job: Job, message: Result) -> None:

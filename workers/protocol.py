@@ -209,6 +209,7 @@ class Result(_Message):
     dataset: Json | None = None  # of an import: classes, counts, image, report; its blob is an artifact
     teacher: Resource | None = None  # of a teacher import; its file is an artifact
     supernet: Resource | None = None  # the same of a supernet import
+    latency_table: Json | None = None  # of a measurement: the table of its device
 
 
 class ErrorMessage(_Message):

@@ -158,6 +158,11 @@ def _print_end(client: Client, job: Job) -> None:
             print(f"next: `vitailor download {job.id}` fetches the winner")
         case "teacher_import":
             print(f"teacher: {result['teacher']}")
+        case "latency_table":
+            networks = result["networks"]["held_out"]
+            error = output.percent(result["error_share"])
+            print(f"predictions are off by {error} on average over {networks} held-out networks")
+            print(f"device: {result['device'] or 'deleted meanwhile'}")
         case "supernet_import":
             print(f"supernet: {result['supernet']}")
         case "extract":

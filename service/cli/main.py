@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from service.cli import catalog, demo, jobs, reference, search, stack, supernets, teachers
+from service.cli import catalog, demo, devices, jobs, reference, search, stack, supernets, teachers
 from service.cli.failures import UsageProblem, report
 from service.client.errors import ClientError
 
@@ -41,6 +41,7 @@ app.command("datasets", rich_help_panel=_PARTS)(catalog.list_datasets)
 app.command("import", rich_help_panel=_PARTS)(catalog.import_dataset)
 app.add_typer(teachers.app, name="teachers", rich_help_panel=_PARTS)
 app.add_typer(supernets.app, name="supernets", rich_help_panel=_PARTS)
+app.add_typer(devices.app, name="devices", rich_help_panel=_PARTS)
 app.command("spaces", rich_help_panel=_PARTS)(catalog.list_spaces)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from service.client import Candidate, Dataset, Event, Job, Space, Supernet, Teacher, Width
+from service.client import Candidate, Dataset, Device, Event, Job, Space, Supernet, Teacher, Width
 
 _PIPE_WIDTH = 160  # nobody wraps what goes into a file
 
@@ -96,6 +96,25 @@ def spaces_table(spaces: Iterable[Space]) -> Table:
         low, high = space.costs["min"], space.costs["max"]
         params, gmacs = (f"{low[metric]:.4g} to {high[metric]:.4g}" for metric in ("params_m", "gmacs"))
         table.add_row(space.name, f"{space.size:.3g}", params, gmacs, space.description)
+    return table
+
+
+def devices_table(devices: Iterable[Device]) -> Table:
+    """One line a device."""
+    table = _table(
+        "device", "name", "status", "runtime", "precision", "batch", "threads", "image", "mean error", "machine"
+    )
+    fields = ("runtime", "precision", "batch_size", "threads", "img_size")
+    for device in devices:
+        setting = device.setting or {}
+        table.add_row(
+            device.id,
+            device.name,
+            device.status,
+            *(str(setting.get(field, "-")) for field in fields),
+            percent(device.error_share),
+            str(setting.get("device", device.agent or "-")),
+        )
     return table
 
 

@@ -8,7 +8,19 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from service.client import download, events
-from service.client.records import Artifact, Candidate, Dataset, Event, Job, Page, Record, Space, Supernet, Teacher
+from service.client.records import (
+    Artifact,
+    Candidate,
+    Dataset,
+    Device,
+    Event,
+    Job,
+    Page,
+    Record,
+    Space,
+    Supernet,
+    Teacher,
+)
 from service.client.transport import Transport, segment
 
 Json = dict[str, Any]
@@ -146,6 +158,28 @@ class Client:
             name: what to call it.
         """
         return Job.model_validate(self._transport.post("/teachers", {"name": name, "source": source}))
+
+    def devices(self) -> list[Device]:
+        """Latency targets, the newest first."""
+        return self._list("/devices", Device, None)
+
+    def device(self, device_id: str) -> Device:
+        """A device as it is now."""
+        return Device.model_validate(self._transport.get(f"/devices/{segment(device_id)}"))
+
+    def device_table(self, device_id: str) -> Json:
+        """The latency table of a device."""
+        table: Json = self._transport.get(f"/devices/{segment(device_id)}/table")
+        return table
+
+    def add_device(self, name: str, *, table: Json | None = None, build: Json | None = None) -> Device:
+        """Bring a latency table, or have one measured by ``job`` of the result."""
+        body = {"name": name, "table": table, "build": build}
+        return Device.model_validate(self._transport.post("/devices", body))
+
+    def delete_device(self, device_id: str) -> None:
+        """Delete a device; jobs keep the table that they were given."""
+        self._transport.delete(f"/devices/{segment(device_id)}")
 
     def spaces(self) -> list[Space]:
         """The named search spaces."""

@@ -144,6 +144,20 @@ class Teacher(Record):
     job: str | None = None
 
 
+class Device(Record):
+    """A latency target; ``setting`` says what was measured and how, once ``status`` is ``ready``."""
+
+    id: str
+    name: str
+    status: str
+    setting: Json | None = None
+    error_share: float | None = None
+    held_out: int | None = None
+    job: str | None = None
+    agent: str | None = None
+    error: Problem | None = None
+
+
 class Space(Record):
     """A named set of architectures; ``costs`` has its ``min``, ``centre`` and ``max``."""
 

@@ -86,6 +86,15 @@ class Transport:
         content = json.dumps(body).encode()
         return self._send("POST", path, content=content, headers={**headers, "Content-Type": "application/json"}).json()
 
+    def delete(self, path: str) -> None:
+        """Delete what is at ``path``.
+
+        Raises:
+            ApiError: when the server refuses.
+            NoServer: when nothing answers.
+        """
+        self._send("DELETE", path)
+
     @contextmanager
     def stream(
         self, path: str, *, headers: Mapping[str, str], params: Mapping[str, Any] | None = None, silence_s: float = 30.0

@@ -74,6 +74,7 @@ class JobKind(StrEnum):
     SUPERNET_IMPORT = "supernet_import"
     EXTRACT = "extract"
     TRANSFER = "transfer"
+    LATENCY_TABLE = "latency_table"
 
 
 class DatasetStatus(StrEnum):
@@ -304,6 +305,32 @@ class Supernet(Base):
     space: Mapped[Json]
     sha256: Mapped[str]
     info: Mapped[Json]
+    created_at: Mapped[datetime] = _created()
+
+
+class Device(Base):
+    """A latency target: its table, and what is known of it while that is being measured."""
+
+    __tablename__ = "device"
+    __table_args__ = (
+        CheckConstraint("(latency_table IS NULL) = (sha256 IS NULL)", name="table_has_digest"),
+        # One way to a table: an agent's order, a job, or neither once it is there.
+        CheckConstraint("agent IS NULL OR job_id IS NULL", name="one_way"),
+        Index("ix_device_owner", "owner", text("id DESC")),
+        Index("ix_device_order", "agent", "id", postgresql_where=text("latency_table IS NULL AND error IS NULL")),
+    )
+    id: Mapped[UUID] = _uuid_pk()
+    owner: Mapped[str]
+    name: Mapped[str]
+    job_id: Mapped[UUID | None] = mapped_column(ForeignKey("job.id", ondelete="SET NULL"), unique=True)
+    build: Mapped[Json | None]  # what is to be measured; None of a table that was brought along
+    latency_table: Mapped[Json | None]
+    sha256: Mapped[str | None]  # digest of the table
+    agent: Mapped[str | None]  # name of the device agent that measures
+    fence: Mapped[int] = mapped_column(server_default="0")  # of the agent's claims
+    lease_until: Mapped[datetime | None]  # of the agent that holds the order
+    measured: Mapped[list[Any]] = mapped_column(JSONB, server_default="[]")  # what an agent has sent so far
+    error: Mapped[Json | None]  # why an agent could not measure
     created_at: Mapped[datetime] = _created()
 
 

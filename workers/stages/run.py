@@ -16,6 +16,7 @@ from workers.stages.delivery_context import DeliveryContext
 from workers.stages.estimate import Estimator, planned_work
 from workers.stages.export import ExportStage
 from workers.stages.finalists import search_finalists
+from workers.stages.latency_table import latency_table_job
 from workers.stages.report import ReportStage, judge_scores
 from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
@@ -101,6 +102,8 @@ def run_job(start: Start, channel: Channel) -> Result:
             return extract_job(start, channel)
         case JobKind.TRANSFER:
             return transfer_job(start, channel)
+        case JobKind.LATENCY_TABLE:
+            return latency_table_job(start, channel)
         case other:
             assert_never(other)
 

@@ -5,6 +5,7 @@ networks.  Everything that was chosen is written into the returned spec.
 """
 
 from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
+from service.jobs.resolve.devices import design_of, read_table, resolve_build, table_of
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.latency import latency_table, measured_limit
 from service.jobs.resolve.masked import MIN_VISIBLE
@@ -21,6 +22,7 @@ __all__ = [
     "Resolved",
     "ResolvedSlimmable",
     "constraints_of",
+    "design_of",
     "field_errors",
     "labels_after",
     "latency_table",
@@ -30,10 +32,13 @@ __all__ = [
     "measured_limit",
     "on_students_grid",
     "planned_evaluations",
+    "read_table",
+    "resolve_build",
     "resolve_search",
     "resolve_slimmable",
     "slimmable_of",
     "space_of",
+    "table_of",
     "teacher_architecture",
     "teacher_notices",
     "train_images_of",

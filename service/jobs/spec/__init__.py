@@ -11,6 +11,7 @@ from service.jobs.spec.base import OptimSpec, Spec
 from service.jobs.spec.common import MAX_SEED, BudgetSpec, JobSpec, ResourcesSpec, RetrySpec, WarmStartSpec
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import SearchSpec
+from service.jobs.spec.latency import DeviceSpec, LatencyBuildSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
 from service.jobs.spec.recipe import RecipeName, SupervisedSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
@@ -61,6 +62,7 @@ __all__ = [
     "ConstraintSpec",
     "DatasetRef",
     "DecoderSpec",
+    "DeviceSpec",
     "DistillSpec",
     "EvaluationSpec",
     "ExportSpec",
@@ -69,6 +71,7 @@ __all__ = [
     "ImportSpec",
     "InitSpec",
     "JobSpec",
+    "LatencyBuildSpec",
     "LatencySpec",
     "ListedArchitecture",
     "MaskedSpec",

@@ -226,7 +226,7 @@ def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
         (
             "kind=cooking",
             "kind",
-            ["search", "dataset_import", "teacher_import", "supernet_import", "extract", "transfer"],
+            ["search", "dataset_import", "teacher_import", "supernet_import", "extract", "transfer", "latency_table"],
         ),
         ("created_after=yesterday", "created_after", {"type": "string", "format": "date-time"}),
         ("created_after=2026-11-30T12:00:00", "created_after", {"type": "string", "format": "date-time"}),

@@ -69,6 +69,9 @@ def scripted_server(answers: dict[str, list[Answer]]) -> Iterator[Scripted]:
         def do_POST(self) -> None:
             self._answer()
 
+        def do_DELETE(self) -> None:
+            self._answer()
+
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}

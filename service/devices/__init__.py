@@ -1,0 +1,1 @@
+"""Devices: latency targets with the tables that predict what networks take on them."""

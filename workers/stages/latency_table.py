@@ -1,0 +1,112 @@
+"""The job that measures networks on this worker and fits a latency table to them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from statistics import median
+
+from search.latency import LatencyError, LatencyTable, Precision, Runtime
+from search.latency_design import Design
+from service.errors import LatencyUnmeasurable
+from service.jobs.resolve import design_of, table_of
+from service.jobs.spec import DeviceSpec, LatencyBuildSpec
+from workers.channel import Channel
+from workers.latency.execution import Execution, NotExecutable
+from workers.latency.measure import Latency, Timing
+from workers.latency.networks import measure_networks
+from workers.protocol import Result, Start
+from workers.stages.context import Context, Json
+
+STAGE = "measure"
+
+_LARGE_ERROR = 0.1
+_MANY_UNSTEADY = 0.1
+
+
+def latency_table_job(start: Start, channel: Channel) -> Result:
+    """Measure the networks of a build, those that the table is judged by among the others, and fit the table.
+
+    What has been measured is saved, so that an interrupted job goes on and its measurements do not change.
+
+    Raises:
+        LatencyUnmeasurable: the worker's device cannot compute so, or the times make no table.
+        StopRequested: when asked to stop.
+    """
+    build = DeviceSpec.model_validate(start.spec).build
+    assert build is not None, "a table that was brought along needs no job"
+    ctx = Context(start, channel)
+    ctx.enter(STAGE)
+    _warn_of_others(ctx)
+    chosen = design_of(build)
+    execution = _execution(ctx, build)
+    taken = _measure(ctx, build, chosen, execution)
+    times = [taken[i].ns for i in range(len(chosen.networks))]
+    try:
+        table = table_of(build, chosen, times, device=execution.label, threads=execution.threads)
+    except LatencyError as error:
+        raise LatencyUnmeasurable(f"The measured times make no table: {error}") from error
+    _warn_of_faults(ctx, table, list(taken.values()))
+    return Result(result=_summary(table, chosen, list(taken.values())), artifacts=[], latency_table=table.to_json())
+
+
+def _execution(ctx: Context, build: LatencyBuildSpec) -> Execution:
+    try:
+        return Execution(
+            runtime=Runtime(build.runtime),
+            precision=Precision(build.precision),
+            batch_size=build.batch_size,
+            threads=build.threads or ctx.start.threads,
+            device=ctx.compute.device,
+        )
+    except NotExecutable as error:
+        raise LatencyUnmeasurable(f"This worker cannot measure so: {error}.") from error
+
+
+def _measure(ctx: Context, build: LatencyBuildSpec, chosen: Design, execution: Execution) -> dict[int, Latency]:
+    """What each network took, by its place; goes on from the last checkpoint."""
+    taken = {int(i): Latency(**latency) for i, latency in ctx.state.get("taken", {}).items()}
+    timing = Timing(percentile=build.percentile, warmup_runs=build.warmup_runs, runs=build.runs)
+    for group in measure_networks(
+        chosen.networks, execution, timing, build.seed, ctx.run_dir, known=frozenset(taken), poll=ctx.poll
+    ):
+        taken |= group
+        ctx.checkpoint({"taken": {str(i): asdict(latency) for i, latency in taken.items()}})
+        ctx.progress(len(taken) / len(chosen.networks), measured=len(taken), planned=len(chosen.networks))
+    return taken
+
+
+def _summary(table: LatencyTable, chosen: Design, taken: list[Latency]) -> Json:
+    return {
+        "digest": table.digest(),
+        "setting": {
+            "device": table.setting.device,
+            "runtime": table.setting.runtime.value,
+            "precision": table.setting.precision.value,
+            "threads": table.setting.threads,
+        },
+        "networks": {"fitted": len(chosen.fitted), "held_out": len(chosen.held_out)},
+        "error_share": table.mape,
+        # How far repeated calls of one network lie apart: no prediction can be closer than that.
+        "spread_share": median((latency.high_ns - latency.low_ns) / latency.ns for latency in taken),
+        "unsteady": sum(not latency.steady for latency in taken),
+        "outliers": sum(latency.outliers for latency in taken),
+    }
+
+
+def _warn_of_others(ctx: Context) -> None:
+    """Tell that something else runs on this machine: nobody could see it in the table."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load + ctx.start.threads > cores + 0.5:
+        detail = f"{load:.1f} threads were running on the {cores} cores when measuring began; times may be too long"
+        ctx.warn("machine_busy", detail)
+
+
+def _warn_of_faults(ctx: Context, table: LatencyTable, taken: list[Latency]) -> None:
+    unsteady = sum(not latency.steady for latency in taken)
+    if unsteady > _MANY_UNSTEADY * len(taken):
+        detail = f"the calls of {unsteady} of {len(taken)} networks never became steady; measure on a quiet machine"
+        ctx.warn("latency_unsteady", detail)
+    if table.mape is not None and table.mape > _LARGE_ERROR:
+        detail = f"predictions are off by {table.mape:.0%} on average over {len(table.held_out)} held-out networks"
+        ctx.warn("latency_error_large", detail)
