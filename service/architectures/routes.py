@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Path, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from service.architectures.schemas import ArchitectureCost, ArchitectureDocument, ArchitectureView
@@ -44,9 +44,16 @@ _REDIRECT: Responses = {
 
 
 @router.post("/architectures/cost", responses=problems(body=True))
-async def price_architecture(document: Annotated[ArchitectureDocument, Body()], caller: JobReader) -> ArchitectureCost:
-    """Parameters and multiply-accumulates of any valid architecture, whether or not a space contains it."""
-    return price(document)
+async def price_architecture(
+    document: Annotated[ArchitectureDocument, Body()],
+    caller: JobReader,
+    session: SessionDep,
+    device: Annotated[
+        str | None, Query(max_length=100, description="Id of a device, `dev_...`, whose table predicts the latency.")
+    ] = None,
+) -> ArchitectureCost:
+    """Size, work, memory and latency of any valid architecture, whether or not a space contains it."""
+    return await price(session, caller.owner, document, device)
 
 
 @router.get("/architectures/{architecture_id}", responses=problems(NotFound))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from models.architecture import Architecture, json_schema
+from search.latency import LatencyTable
 from search.metrics import Metric, costs_of, counts_of
 from service.artifacts.schemas import ArtifactView
 from service.candidates.schemas import CandidateView
@@ -40,7 +41,7 @@ ArchitectureDocument = Annotated[dict[str, Any], WithJsonSchema(_document_schema
 
 
 class ArchitectureCost(Answer):
-    """Size and work of one network, by formula. MACs are multiply-accumulates of one image, attention included."""
+    """What one network costs. MACs are multiply-accumulates of one image, attention included."""
 
     model_config = example(
         {
@@ -64,11 +65,16 @@ class ArchitectureCost(Answer):
     weight_mb: float
     peak_mem_bytes: int = Field(description="All weights and the most that the forward pass of one image holds.")
     peak_mem_mb: float
+    latency_ms: float | None = Field(None, description="Of one call, as the device's table predicts it.")
 
     @classmethod
-    def of(cls, arch: Architecture) -> Self:
-        """Price a network."""
-        counts, costs = counts_of(arch), costs_of(arch)
+    def of(cls, arch: Architecture, table: LatencyTable | None = None) -> Self:
+        """Price a network.
+
+        Raises:
+            LatencyError: the table has no entry for a part of it.
+        """
+        counts, costs = counts_of(arch, table), costs_of(arch, table)
         return cls(
             params=counts[Metric.PARAMS_M],
             macs=counts[Metric.GMACS],

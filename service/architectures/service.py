@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from models.architecture import Architecture, ArchitectureError
+from search.latency import LatencyError
 from service.architectures.schemas import DESCRIPTION_FIELDS, ArchitectureCost, ArchitectureView
 from service.artifacts.repository import ArtifactRepository
 from service.artifacts.schemas import ArtifactView
@@ -17,6 +18,7 @@ from service.artifacts.service import read_whole
 from service.candidates.repository import CandidateRepository
 from service.candidates.schemas import CandidateView
 from service.db.models import Artifact, JobKind
+from service.devices.service import find_table
 from service.errors import NotFound, ValidationFailed
 from service.ids import IdKind, format_id, parse_architecture_id
 from service.jobs.resolve import field_errors
@@ -27,16 +29,22 @@ DESCRIPTION_FILE = "architecture.json"
 WEIGHTS_FILE = "weights.safetensors"
 
 
-def price(document: Mapping[str, Any]) -> ArchitectureCost:
+async def price(session: AsyncSession, owner: str, document: Mapping[str, Any], device: str | None) -> ArchitectureCost:
     """The cost of any valid architecture JSON, whether or not a space contains it.
 
+    Args:
+        session, owner: to find the device.
+        document: the architecture, or a whole description.
+        device: id of the device whose table predicts the latency.
+
     Raises:
-        ValidationFailed: with a pointer to each field at fault.
+        ValidationFailed: with a pointer to each field at fault; no such device; no entry in its table for a gene.
     """
+    table = None if device is None else await find_table(session, owner, device, "device")
     genes = {key: value for key, value in document.items() if key not in DESCRIPTION_FIELDS}
     try:
-        return ArchitectureCost.of(Architecture.from_json(genes))
-    except ArchitectureError as error:
+        return ArchitectureCost.of(Architecture.from_json(genes), table)
+    except (ArchitectureError, LatencyError) as error:
         raise ValidationFailed.of(field_errors("", error.problems)) from error
 
 

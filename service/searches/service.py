@@ -9,18 +9,20 @@ from typing import assert_never
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from search.latency import LatencyTable
 from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.datasets.service import find_dataset
 from service.db.models import Job, JobKind
+from service.devices.service import find_table
 from service.forecast.calibration import Calibration
 from service.forecast.estimate import estimate
 from service.forecast.jobs import forecast_search, forecast_widths
 from service.jobs import transitions
 from service.jobs.queues import DEFAULT_QUEUE
-from service.jobs.resolve import Resolved, ResolvedSlimmable, resolve_search, resolve_slimmable
+from service.jobs.resolve import Resolved, ResolvedSlimmable, latency_pointer, resolve_search, resolve_slimmable
 from service.jobs.schemas import Notice
-from service.jobs.spec import AnySearchSpec, SearchSpec, SlimmableSpec
+from service.jobs.spec import WORKER, AnySearchSpec, SearchSpec, SlimmableSpec
 from service.jobs.values import NewJob
 from service.searches.schemas import Feasibility, ForecastView, ReachableCost, SearchPreview, WidthPreview
 from service.settings import Settings
@@ -39,6 +41,7 @@ class _Named:
     supernet: SupernetInfo | None
     teacher: TeacherInfo | None
     init: TeacherInfo | None
+    tables: dict[str, LatencyTable]
 
 
 async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> Job:
@@ -75,13 +78,24 @@ async def _named(session: AsyncSession, owner: str, asked: AnySearchSpec) -> _Na
         teacher = await find_teacher(session, owner, asked.teacher.id, "/teacher/id")
     if isinstance(asked, SlimmableSpec) and asked.init is not None and asked.init.teacher is not None:
         init = await find_teacher(session, owner, asked.init.teacher, "/init/teacher")
-    return _Named(dataset, supernet, teacher, init)
+    return _Named(dataset, supernet, teacher, init, await _tables(session, owner, asked))
+
+
+async def _tables(session: AsyncSession, owner: str, asked: AnySearchSpec) -> dict[str, LatencyTable]:
+    """The table of the device whose latency counts; none of a spec that has it already, as a filled one does."""
+    found = latency_pointer(asked)
+    if found is None:
+        return {}
+    pointer, part = found
+    if part.table is not None or part.device is None or part.device == WORKER:
+        return {}
+    return {part.device: await find_table(session, owner, part.device, f"{pointer}/device")}
 
 
 def _resolve(asked: AnySearchSpec, named: _Named) -> Resolved | ResolvedSlimmable:
     match asked:
         case SearchSpec():
-            return resolve_search(asked, named.dataset, named.supernet, named.teacher)
+            return resolve_search(asked, named.dataset, named.supernet, named.teacher, named.tables)
         case SlimmableSpec():
             return resolve_slimmable(asked, named.dataset, named.supernet, named.teacher, named.init)
         case _:

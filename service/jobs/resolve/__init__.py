@@ -7,7 +7,7 @@ networks.  Everything that was chosen is written into the returned spec.
 from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
 from service.jobs.resolve.devices import design_of, read_table, resolve_build, table_of
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
-from service.jobs.resolve.latency import latency_table, measured_limit
+from service.jobs.resolve.latency import latency_pointer, latency_table, measured_limit
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.slimmable import ResolvedSlimmable, resolve_slimmable, slimmable_of
@@ -25,6 +25,7 @@ __all__ = [
     "design_of",
     "field_errors",
     "labels_after",
+    "latency_pointer",
     "latency_table",
     "listed_genotypes",
     "make_space",

@@ -12,12 +12,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from models.architecture import Architecture
-from search.presets import PRESETS, PresetName
+from search.presets import PRESETS, PresetName, resolve
 from service.db.models import JobState
 from service.ids import IdKind, format_id
 from service.store import ArtifactStore
 from tests.integration.api.rows import add_artifact, add_candidate, add_job, architecture
 from tests.unit.published import GOLDEN, Golden
+from tests.unit.search.latency_tables import table_for
 
 SPACES_PAGE = Path(__file__).parents[3] / "docs" / "spaces.md"
 DEIT_T: dict[str, Any] = {"embed_dim": 192, "depth": 12, "num_heads": [3] * 12, "mlp_ratio": [4] * 12}
@@ -80,6 +81,21 @@ def test_an_impossible_architecture_is_refused_with_pointer_and_what_is_allowed(
     assert (response.status_code, response.json()["code"]) == (422, "validation_failed")
     (item,) = [item for item in response.json()["errors"] if item["pointer"] == pointer]
     assert item["allowed"]
+
+
+def test_a_device_predicts_the_latency_and_names_what_its_table_lacks(api: TestClient) -> None:
+    space = resolve("micro", img_size=8, in_chans=1)
+    table = table_for(space, 10)
+    device = api.post("/devices", json={"name": "board", "table": table.to_json()}).json()["id"]
+    arch = space.largest(10)
+    priced = api.post("/architectures/cost", params={"device": device}, json=arch.to_json()).json()
+    assert priced["latency_ms"] == table.predict_ns(arch) / 1e6
+    assert api.post("/architectures/cost", json=arch.to_json()).json() == {**priced, "latency_ms": None}
+    wider = {**arch.to_json(), "embed_dim": 80}
+    (item,) = api.post("/architectures/cost", params={"device": device}, json=wider).json()["errors"]
+    assert (item["pointer"], item["allowed"]) == ("/embed_dim", "one of 48, 64, 96")
+    (item,) = api.post("/architectures/cost", params={"device": "dev_x"}, json=arch.to_json()).json()["errors"]
+    assert (item["pointer"], item["code"]) == ("device", "unknown_device")
 
 
 def test_missing_genes_are_all_named(api: TestClient) -> None:

@@ -290,6 +290,20 @@ def test_a_limit_on_latency_is_decided_by_the_table_of_the_body(api: TestClient)
     assert reach in problem["reachable"]
 
 
+def test_a_limit_on_latency_names_a_device_whose_table_the_job_keeps(api: TestClient) -> None:
+    table = table_for(resolve("micro", img_size=8, in_chans=1), 10)
+    device = api.post("/devices", json={"name": "board", "table": table.to_json()}).json()["id"]
+    limit = {"metric": "latency_ms", "max": 0.05, "device": device}
+    job = api.post("/search", json=changed("/constraints", [limit])).json()
+    (shown,) = job["spec"]["constraints"]
+    assert (shown["device"], shown["table"], shown["table_digest"]) == (device, table.to_json(), table.digest())
+    # The job can be repeated when the device is gone; a new one cannot name it.
+    assert api.delete(f"/devices/{device}").status_code == 204
+    assert api.post("/search/validate", json=job["spec"]).json()["spec"]["constraints"] == [shown]
+    (item,) = api.post("/search/validate", json=changed("/constraints", [limit])).json()["errors"]
+    assert (item["pointer"], item["code"]) == ("/constraints/0/device", "unknown_device")
+
+
 def test_validate_previews_and_creates_nothing(api: TestClient, session: Session, owner: str) -> None:
     preview = api.post("/search/validate", json=TINY).json()
     assert {r["metric"] for r in preview["reachable"]} == {"params_m", "gmacs", "weight_mb", "peak_mem_mb"}
