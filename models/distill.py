@@ -190,13 +190,14 @@ def feature_loss(student_tokens: Tensor, teacher_tokens: Tensor, config: Distill
     return target_distance(student_tokens, distillation_target(teacher_tokens, config.target_norm), config)
 
 
-def target_distance(student_tokens: Tensor, target: Tensor, config: DistillConfig) -> Tensor:
+def target_distance(student_tokens: Tensor, target: Tensor, config: DistillConfig, *, of_each: bool = False) -> Tensor:
     """:func:`feature_loss` to a target that was made before: that of many students is made once.
 
     Args:
         student_tokens: (B, 1 + M, D), the projector's output, class token first.
         target: (B, 1 + M, D) of :func:`distillation_target`, with the norm of ``config``.
         config: which distance, none of relations.
+        of_each: give the distance of each image (B,) instead of their mean.
 
     Raises:
         ValueError: for relations, which have no such target, and when the shapes differ.
@@ -206,15 +207,17 @@ def target_distance(student_tokens: Tensor, target: Tensor, config: DistillConfi
     student, wanted = student_tokens[:, 1:].float(), target[:, 1:]
     if config.target_norm is TargetNorm.L2:
         student = F.normalize(student, dim=-1)
+    reduction = "none" if of_each else "mean"
     match config.loss:
         case FeatureLoss.SMOOTH_L1:
-            return F.smooth_l1_loss(student, wanted, beta=_KNEE)
+            distance = F.smooth_l1_loss(student, wanted, beta=_KNEE, reduction=reduction)
         case FeatureLoss.L1:
-            return F.l1_loss(student, wanted)
+            distance = F.l1_loss(student, wanted, reduction=reduction)
         case FeatureLoss.L2:
-            return F.mse_loss(student, wanted)
+            distance = F.mse_loss(student, wanted, reduction=reduction)
         case FeatureLoss.RELATION:
             raise ValueError("relations are compared by relation_loss, not with a target")
+    return distance.mean(dim=(1, 2)) if of_each else distance
 
 
 def relation_loss(student_tokens: Tensor, teacher_tokens: Tensor) -> Tensor:

@@ -47,21 +47,23 @@ def depth_first(paths: Sequence[Path]) -> list[int]:
     return sorted(range(len(paths)), key=lambda i: (paths[i], i))
 
 
-def build_trie(paths: Sequence[Path], shared: bool = True) -> tuple[Node, ...]:
+def build_trie(paths: Sequence[Path], shared: bool = True, among: Sequence[int] | None = None) -> tuple[Node, ...]:
     """The forest of all candidates, one tree for each width.
 
     Args:
         paths: of the candidates, none of them empty.
         shared: False gives each candidate a tree of its own, as if it were alone.
+        among: positions of the candidates that take part; all of them when None.
 
     Raises:
         ValueError: a path is empty.
     """
     if not all(paths):
         raise ValueError("a path has no steps, allowed is at least the embedding")
-    order = depth_first(paths)
+    taking_part = set(range(len(paths)) if among is None else among)
+    order = [i for i in depth_first(paths) if i in taking_part]
     groups = [order] if shared else [[i] for i in order]
-    return tuple(node for group in groups for node in _nodes(paths, group, 0))
+    return tuple(node for group in groups if group for node in _nodes(paths, group, 0))
 
 
 def count_steps(forest: Sequence[Node]) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.architecture import Architecture
 from models.distill import DistillConfig
 from search.fusion import LogRankFusion
-from search.measures import FUSED, REFERENCE_NETWORKS, Control
+from search.measures import FUSED, REFERENCE_NETWORKS, Control, Measure
+from search.racing import Race
 from service.jobs.resolve import measure_plan
-from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
+from workers.stages.scoring import LOOKS, Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import distill_config, load_decoder, load_projector, load_supernet
 from workers.stages.teacher import load_teacher
@@ -35,6 +39,7 @@ class Fitness:
         self._metric: str = spec.metric
         self._fused = tuple(spec.fusion or ())
         self._fusion: LogRankFusion | None = None
+        self._race: tuple[Measure, Race] | None = None
         self._plan = measure_plan(spec, ctx.spec.supernet)
         images = ctx.dataset.val.first(spec.evaluation.images)
         parts = TrainedParts(supernet=load_supernet(ctx), projector=load_projector(ctx), decoder=load_decoder(ctx))
@@ -57,7 +62,41 @@ class Fitness:
     ) -> list[Measures]:
         """Measures of each candidate by name: all of them of those that the report is to judge the measures by."""
         wanted = [self._plan.judged if all_of_them else self._plan.every for all_of_them in judged]
-        return self._scorer.score_all(archs, wanted, poll)
+        return self._scorer.score_all(archs, wanted, poll, self._race)
+
+    def per_image(self, arch: Architecture) -> NDArray[np.float64] | None:
+        """The followed measure of a candidate on each image (M,), means over masks and depths.
+
+        Their mean is the score, up to rounding. None where the score is no mean over images: of several fused
+        measures, the effective rank and controls.
+        """
+        measure = averaged_measure(self._metric)
+        return None if measure is None else self._scorer.of_each_image(arch, measure, self._ctx.poll)
+
+    @property
+    def races(self) -> bool:
+        """Whether candidates may be dropped early now."""
+        return self._race is not None
+
+    def race_against(self, rival: Architecture | None, *, tests: int, poll: Callable[[], None]) -> None:
+        """Drop candidates of the next generation as soon as they are worse than this one; None drops none.
+
+        Args:
+            rival: a candidate that was measured on all images, and has a score.
+            tests: how many tests there can be in the whole search.
+            poll: called after each batch; may raise to stop.
+        """
+        measure, error = averaged_measure(self._metric), self._ctx.spec.search.evaluation.racing
+        self._race = None
+        if rival is not None and error is not None:
+            assert measure is not None, "refused by service.jobs.resolve"
+            values = self._scorer.of_each_look(rival, measure, poll)
+            self._race = (measure, Race(values, error=error, tests=tests))
+
+    @property
+    def views(self) -> int:
+        """Batches that a candidate is measured on."""
+        return self._scorer.views
 
     def score(self, arch: Architecture, measures: Measures) -> float | None:
         """What the search maximises; None when it is no finite number."""
@@ -66,7 +105,13 @@ class Fitness:
         if self._metric == FUSED:
             assert self._fusion is not None, "refer_to comes before the first score"
             return self._fusion.score(measures)
-        return measures[self._metric]
+        return None if LOOKS in measures else measures[self._metric]
+
+
+def averaged_measure(metric: str) -> Measure | None:
+    """The measure that a metric follows, if it is a mean over images; None if it is another figure."""
+    means = {measure.value: measure for measure in Measure if measure is not Measure.EFFECTIVE_RANK}
+    return means.get(metric)
 
 
 def control(ctx: SearchContext, name: Control, arch: Architecture) -> float:
@@ -99,5 +144,6 @@ def _settings(ctx: SearchContext) -> ScoringSettings:
         batch_size=evaluation.batch_size,
         seed=ctx.seed,
         shared_prefixes=evaluation.shared_prefixes,
+        shuffled=evaluation.racing is not None,
         teacher_cache=evaluation.teacher_cache,
     )

@@ -11,7 +11,7 @@ from search.measures import JUDGED_NETWORKS
 from search.prefixes import depth_first, path_of
 from workers.stages.context import Json
 from workers.stages.fitness import Fitness
-from workers.stages.scoring import Measures
+from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
 
 
@@ -31,6 +31,7 @@ class Measuring:
         self._ctx = ctx
         self._fitness = fitness
         self._known: dict[Genotype, Measures] = {}
+        self._dropped: dict[Genotype, Measures] = {}  # of those that lost a race: on a part of the images
         self._latencies: dict[Genotype, float] = {}  # milliseconds
         self._seconds_each: float | None = None  # of a candidate, as the last group took them
 
@@ -49,7 +50,9 @@ class Measuring:
             StopRequested, BudgetReached: see ``Context.safe_point``.
         """
         self._measure_latencies(proposals, save)
-        todo = [p for p in proposals if p.genotype not in self._known and self.is_feasible(p.genotype)]
+        # What another part of the search has dropped early is of no use to one that drops nothing.
+        done = self._known.keys() | (self._dropped.keys() if self._fitness.races else ())
+        todo = [p for p in proposals if p.genotype not in done and self.is_feasible(p.genotype)]
         archs = [self._decode(p) for p in todo]
         order = depth_first([path_of(arch) for arch in archs])
         while order:
@@ -61,7 +64,9 @@ class Measuring:
                 poll=lambda: self._ctx.safe_point(save),
             )
             self._seconds_each = (time.monotonic() - began) / len(group)
-            self._known |= {todo[i].genotype: measures for i, measures in zip(group, found, strict=True)}
+            for i, measures in zip(group, found, strict=True):
+                of_its_kind = self._dropped if LOOKS in measures else self._known
+                of_its_kind[todo[i].genotype] = measures
             report(len(proposals) - len(order))
         report(len(proposals))
 
@@ -76,13 +81,17 @@ class Measuring:
 
     def of(self, genotype: Genotype) -> Measures:
         """What was measured of a proposal; nothing of one that is too slow."""
-        return self._known.get(genotype, {})
+        return self._known.get(genotype) or self._dropped.get(genotype, {})
+
+    def is_dropped(self, genotype: Genotype) -> bool:
+        """Whether a proposal has lost a race, so that its measures were taken on a part of the images."""
+        return genotype in self._dropped
 
     def score(self, genotype: Genotype) -> float | None:
         """What the search maximises; None when it is no finite number, or the proposal is beyond the limit."""
         if not self.is_feasible(genotype):
             return None
-        return self._fitness.score(self._ctx.space.decode(genotype), self._known[genotype])
+        return self._fitness.score(self._ctx.space.decode(genotype), self.of(genotype))
 
     def costs(self, genotype: Genotype) -> dict[str, float]:
         """Costs of a network without its head, the measured latency among them if there is one."""
@@ -104,12 +113,14 @@ class Measuring:
         """For a checkpoint."""
         return {
             "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
+            "dropped": [[list(genotype), measures] for genotype, measures in self._dropped.items()],
             "latencies": [[list(genotype), latency] for genotype, latency in self._latencies.items()],
         }
 
     def restore(self, state: Json) -> None:
         """Go on from a state, exactly."""
         self._known = {self._genotype(genes): measures for genes, measures in state["measures"]}
+        self._dropped = {self._genotype(genes): measures for genes, measures in state.get("dropped", [])}
         self._latencies = {self._genotype(genes): latency for genes, latency in state.get("latencies", [])}
 
     def _measure_latencies(self, proposals: Sequence[Proposal], save: Callable[[], None]) -> None:

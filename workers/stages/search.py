@@ -19,7 +19,7 @@ from workers.protocol import CandidateRow, Candidates
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
 from workers.stages.measuring import Measuring, is_judged
-from workers.stages.scoring import Measures
+from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
 from workers.training.streams import numpy_stream
 
@@ -91,6 +91,7 @@ class _Run:
             "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
             "best": [self._entry(c) for c in best],
             "front": self._front(),
+            "raced_out": sum(self._measuring.is_dropped(c.proposal.genotype) for c in candidates),
             "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
             "sample": [self._entry(c) for c in judged],
             "baseline": self._compare(self._baseline) if self._baseline else None,
@@ -99,6 +100,7 @@ class _Run:
     def _generations(self, algorithm: SearchAlgorithm, part: int) -> None:
         while proposals := algorithm.ask():
             before = proposals[0].n
+            self._start_race(part)
             self._measuring.measure(
                 proposals,
                 may_judge=part == 0,
@@ -114,6 +116,21 @@ class _Run:
             )
             if part == 0:
                 self._tell_supervisor()
+
+    def _start_race(self, part: int) -> None:
+        """Let candidates of the next generation be dropped once they are worse than all that matter so far.
+
+        The baseline is not raced: its figures are of random networks, not of the better ones among them.
+        """
+        spec = self._ctx.spec
+        mattering = max(spec.search.parents, spec.retrain.top_k)
+        best = self._main.best(mattering)
+        raced = spec.search.evaluation.racing is not None and part == 0 and len(best) == mattering
+        self._fitness.race_against(
+            self._ctx.space.decode(best[-1].proposal.genotype) if raced else None,
+            tests=self._planned * max(1, self._fitness.views - 1),
+            poll=lambda: self._ctx.safe_point(self._save),
+        )
 
     def _first_measures(self) -> list[Measures]:
         """Of the first generation of which anything was measured, which is complete when anything is scored."""
@@ -161,7 +178,10 @@ class _Run:
     def _scores(self, candidate: Candidate) -> Measures:
         """All that was measured, and what the search followed if that is none of the measures."""
         assert self._ctx.spec.search.metric is not None, "filled by service.jobs.resolve"
-        return {**self._measuring.of(candidate.proposal.genotype), self._ctx.spec.search.metric: candidate.score}
+        measures = self._measuring.of(candidate.proposal.genotype)
+        if LOOKS in measures:
+            return measures  # what it lost the race with
+        return {**measures, self._ctx.spec.search.metric: candidate.score}
 
     def _front(self) -> list[int]:
         """``n`` of the candidates on the front of the job's objectives."""

@@ -90,10 +90,11 @@ def resolve_evaluation(
         warnings: gets what was reduced.
 
     Raises:
-        ValidationFailed: a measure that such a supernet cannot have, a mask that leaves too little, or a teacher's
-            side that exceeds :data:`MAX_CACHE_BYTES`.
+        ValidationFailed: a measure that such a supernet cannot have, racing on a figure that is no mean over images, a
+            mask that leaves too little, or a teacher's side that exceeds :data:`MAX_CACHE_BYTES`.
     """
     part = _fill_metric(asked, supernet)
+    _check_racing(part)
     evaluation = part.evaluation
     ratio = supernet.mask_ratio if evaluation.mask_ratio is None else evaluation.mask_ratio
     assert ratio is not None, "resolve_masked fills the supernet's"
@@ -127,6 +128,20 @@ def _fill_metric(asked: SearchPart, supernet: SupernetSpec) -> SearchPart:
             named |= {f"/search/{field}/{i}": [name] for i, name in enumerate(names)}
     _check_available(named, supernet)
     return part
+
+
+def _check_racing(part: SearchPart) -> None:
+    if part.evaluation.racing is None:
+        return
+    pointer, raceable = "/search/evaluation/racing", [m.value for m in Measure if m is not Measure.EFFECTIVE_RANK]
+    if part.metric not in raceable:
+        detail = f"metric {part.metric} is no mean over images, which racing compares image by image"
+        raise ValidationFailed(detail, errors=[ErrorItem(pointer, "not_raceable", detail, {"metric": raceable})])
+    if part.algorithm != "evolution":
+        detail = f"algorithm {part.algorithm} needs all scores; evolution needs those of the best only"
+        raise ValidationFailed(
+            detail, errors=[ErrorItem(pointer, "not_raceable", detail, {"algorithm": ["evolution"]})]
+        )
 
 
 def _companions(part: SearchPart, supernet: SupernetSpec) -> bool | list[str]:

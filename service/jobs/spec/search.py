@@ -45,6 +45,13 @@ class EvaluationSpec(Spec):
     shared_prefixes: bool = Field(
         True, description="Compute what candidates begin with alike once for all of them; scores are the same."
     )
+    racing: float | None = Field(
+        None,
+        ge=1e-6,
+        le=0.5,
+        description="Drop a candidate before it was measured on all images once it cannot be among the best any more; "
+        "the number is the probability that this goes wrong once or more in the whole search. Null: measure all fully.",
+    )
     teacher_cache: bool = Field(
         True, description="Keep the teacher's side in memory instead of computing it anew; scores are the same."
     )

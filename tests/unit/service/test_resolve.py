@@ -357,3 +357,24 @@ def test_published_mutations_have_names_and_single_probabilities_go_before_them(
 ) -> None:
     filled = resolve(search=asked).spec.search
     assert (filled.block_mutation_prob, filled.network_mutation_prob) == (block, network)
+
+
+@pytest.mark.parametrize(
+    ("search", "allowed"),
+    [
+        ({"metric": "fused"}, {"metric": ["consistency", "consistency_bare", "reconstruction", "feature"]}),
+        ({"metric": "params"}, {"metric": ["consistency", "consistency_bare", "reconstruction", "feature"]}),
+        ({"algorithm": "random"}, {"algorithm": ["evolution"]}),
+    ],
+    ids=["fused", "params", "random"],
+)
+def test_racing_needs_a_mean_over_images_and_an_algorithm_that_looks_at_the_best(
+    search: dict[str, Any], allowed: dict[str, list[str]]
+) -> None:
+    [error] = refusal(search={**search, "evaluation": {"racing": 0.05}}).errors
+    assert (error.pointer, error.code, error.allowed) == ("/search/evaluation/racing", "not_raceable", allowed)
+
+
+def test_racing_is_off_unless_asked_for() -> None:
+    assert resolve().spec.search.evaluation.racing is None
+    assert resolve(search={"evaluation": {"racing": 0.05}}).spec.search.evaluation.racing == 0.05

@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.architecture import Architecture
@@ -19,7 +21,7 @@ from models.spectrum import Moments, effective_rank
 from models.supernet import KeptCuts, Subnet, patches_of
 from search.measures import Measure
 from search.prefixes import Node, build_trie, path_of
-from workers.stages.scoring.readout import Batch, Readout, total
+from workers.stages.scoring.readout import Batch, Readout
 from workers.stages.scoring.settings import Measures, ScoringSettings, TrainedParts
 from workers.training.compute import Compute
 
@@ -38,8 +40,9 @@ class _Member:
         depth: number of blocks.
         sums: float64 over the images so far, of ``averaged``.
         moments: of its features, when they are asked for.
+        values: of the followed measure on each image so far, a tensor for each view; empty when none is followed.
         seen: agreements of the present view by measure, in the order of the depths.
-        feature: of the present view.
+        feature: of the present view, and of each of its images when it is followed.
     """
 
     subnet: Subnet
@@ -49,8 +52,9 @@ class _Member:
     depth: int
     sums: Tensor
     moments: Moments | None
+    values: list[Tensor] = field(default_factory=list)
     seen: dict[Measure, list[Tensor]] = field(default_factory=dict)
-    feature: Tensor | None = None
+    feature: tuple[Tensor, Tensor | None] | None = None
 
     @property
     def averaged(self) -> list[Measure]:
@@ -78,6 +82,7 @@ class Population:
         kept: keeps cut weights.
         settings: see :class:`ScoringSettings`.
         compute: device and precision.
+        follow: measure whose value on each image is kept, of candidates that are asked for it.
     """
 
     def __init__(
@@ -88,13 +93,17 @@ class Population:
         kept: KeptCuts | None,
         settings: ScoringSettings,
         compute: Compute,
+        follow: Measure | None = None,
     ) -> None:
+        self._follow = follow
         self._parts = parts
         self._settings = settings
         self._compute = compute
         self._members = [self._member(arch, asked, kept) for arch, asked in zip(archs, measures, strict=True)]
-        paths = [path_of(arch)[: 1 + member.last_block] for arch, member in zip(archs, self._members, strict=True)]
-        self._forest = build_trie(paths, settings.shared_prefixes)
+        self._paths = [
+            path_of(arch)[: 1 + member.last_block] for arch, member in zip(archs, self._members, strict=True)
+        ]
+        self._forest = build_trie(self._paths, settings.shared_prefixes)
 
     def look_at(self, batch: Batch, poll: Callable[[], None]) -> None:
         """Take in a view; ``poll`` is called after each tree of candidates, and may raise to stop."""
@@ -107,9 +116,18 @@ class Population:
             for child in root.children:
                 self._walk(child, tokens, places, batch, poll)
 
-    def results(self, images: int) -> list[Measures]:
-        """Measures of each candidate, means over ``images`` looks at an image."""
-        return [_result(member, images) for member in self._members]
+    def keep(self, staying: Sequence[int]) -> None:
+        """Let only these candidates, by position, look at further views."""
+        self._forest = build_trie(self._paths, self._settings.shared_prefixes, staying)
+
+    def values(self, i: int) -> NDArray[np.float64]:
+        """The followed measure of a candidate on each image that it has looked at, in the order of the views."""
+        found = self._members[i].values
+        return torch.cat(found).double().cpu().numpy() if found else np.zeros(0)
+
+    def result(self, i: int, images: int) -> Measures:
+        """Measures of a candidate, means over the ``images`` looks at an image that it has taken."""
+        return _result(self._members[i], images)
 
     def _walk(self, node: Node, tokens: Tensor, places: Tensor | None, batch: Batch, poll: Callable[[], None]) -> None:
         while True:
@@ -133,25 +151,34 @@ class Population:
                     seen = member.seen.setdefault(measure, [])
                     seen += [readout.agreement(measure, k) for k, b in enumerate(member.blocks) if b == node.level]
             if node.level == member.feature_block and Measure.FEATURE in member.measures:
-                member.feature = readout.feature
+                of_each = readout.feature_of_each if self._follow is Measure.FEATURE else None
+                member.feature = (readout.feature, of_each)
             if node.level == member.last_block:
                 self._take_in(member, readout)
 
     def _take_in(self, member: _Member, readout: Readout) -> None:
         sums: list[Tensor] = []
         for measure in member.averaged:
-            if measure is Measure.RECONSTRUCTION:
-                sums.append(readout.reconstruction)
-            elif measure is Measure.FEATURE:
-                assert member.feature is not None, "its block is not behind the last one"
-                sums.append(member.feature)
-            else:
-                sums.append(total(member.seen[measure]))
+            summed, of_each = self._summed(measure, member, readout)
+            sums.append(summed)
+            if of_each is not None:
+                member.values.append(of_each)
         if member.moments is not None:
             member.moments.add(readout.pooled)
         if sums:
             member.sums += torch.stack(sums)
         member.seen, member.feature = {}, None
+
+    def _summed(self, measure: Measure, member: _Member, readout: Readout) -> tuple[Tensor, Tensor | None]:
+        """A measure summed over the images of the view, float64, and of each of them when it is followed."""
+        followed = measure is self._follow
+        if measure is Measure.RECONSTRUCTION:
+            return readout.reconstruction, readout.reconstruction_of_each if followed else None
+        if measure is Measure.FEATURE:
+            assert member.feature is not None, "its block is not behind the last one"
+            return member.feature
+        mean_B = torch.stack(member.seen[measure]).mean(dim=0)
+        return mean_B.double().sum(), mean_B if followed else None
 
     def _member(self, arch: Architecture, measures: Sequence[Measure], kept: KeptCuts | None) -> _Member:
         averaged = sum(measure is not Measure.EFFECTIVE_RANK for measure in measures)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from models.distill import target_distance
@@ -88,19 +87,27 @@ class Readout:
     @cached_property
     def feature(self) -> Tensor:
         """Minus the distillation loss, summed over the images, float64."""
-        target = self._batch.view.features
-        assert target is not None, "kept for the measures that the scorer was made for"
-        return -(target_distance(self._projected, target, self._settings.distill).double() * len(self._batch))
+        distance = target_distance(self._projected, self._target, self._settings.distill)
+        return -(distance.double() * len(self._batch))
+
+    @cached_property
+    def feature_of_each(self) -> Tensor:
+        """Minus the distillation loss of each image (B,)."""
+        return -target_distance(self._projected, self._target, self._settings.distill, of_each=True)
 
     @cached_property
     def reconstruction(self) -> Tensor:
         """Minus the loss at the masked pixels, summed over the images, float64."""
-        assert self._parts.decoder is not None, "checked for the measures that the scorer was made for"
-        mask = self._batch.view.mask
-        with self._compute.forward():
-            predicted = self._parts.decoder(self._normed, mask.ids_restore)
         # Every image hides equally many patches, so a batch's mean is the mean of its images.
-        return -hidden_error(predicted, self._batch.pixels, mask.hidden).double() * len(self._batch)
+        error = hidden_error(self._predicted, self._batch.pixels, self._batch.view.mask.hidden)
+        return -error.double() * len(self._batch)
+
+    @cached_property
+    def reconstruction_of_each(self) -> Tensor:
+        """Minus the loss at the masked pixels of each image (B,)."""
+        hidden_BN = self._batch.view.mask.hidden
+        error_BN = (self._predicted.float() - self._batch.pixels).square().mean(dim=-1)
+        return -(error_BN * hidden_BN).sum(dim=1) / hidden_BN.sum(dim=1)
 
     @cached_property
     def pooled(self) -> Tensor:
@@ -114,13 +121,21 @@ class Readout:
             return self._subnet.norm("norm", self._tokens)
 
     @cached_property
+    def _predicted(self) -> Tensor:
+        assert self._parts.decoder is not None, "checked for the measures that the scorer was made for"
+        with self._compute.forward():
+            predicted: Tensor = self._parts.decoder(self._normed, self._batch.view.mask.ids_restore)
+        return predicted
+
+    @property
+    def _target(self) -> Tensor:
+        target = self._batch.view.features
+        assert target is not None, "kept for the measures that the scorer was made for"
+        return target
+
+    @cached_property
     def _projected(self) -> Tensor:
         assert self._parts.projector is not None, "checked for the measures that the scorer was made for"
         with self._compute.forward():
             projected: Tensor = self._parts.projector(self._tokens)
         return projected
-
-
-def total(agreements: list[Tensor]) -> Tensor:
-    """The mean over the compared depths, summed over the images, float64."""
-    return torch.stack(agreements).mean(dim=0).double().sum()

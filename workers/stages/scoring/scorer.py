@@ -26,18 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.architecture import Architecture
 from models.supernet import KeptCuts
 from models.teacher import FrozenTeacher
 from search.measures import Measure
+from search.racing import Race
 from workers.data.dataset import ImageSet
 from workers.stages.scoring.population import Population
 from workers.stages.scoring.readout import Batch
 from workers.stages.scoring.settings import Measures, ScoringSettings, TrainedParts
 from workers.stages.scoring.views import View, Views
 from workers.training.compute import Compute
+
+LOOKS = "looks"
+"""Beside the measures of a candidate that was dropped early: on how many images under a mask they were taken."""
 
 _KEPT_CUTS_BYTES = 256 * 2**20
 """Of copied weights; the cuts of a small supernet fit, those of a large one take little beside its layers."""
@@ -93,6 +99,7 @@ class MeasureScorer:
         archs: Sequence[Architecture],
         measures: Sequence[Sequence[Measure]],
         poll: Callable[[], None] = lambda: None,
+        race: tuple[Measure, Race] | None = None,
     ) -> list[Measures]:
         """The asked measures of each candidate by name, means over images, masks and depths.
 
@@ -102,24 +109,67 @@ class MeasureScorer:
             archs: candidates; neighbours that begin alike share the work.
             measures: asked of each.
             poll: called after each batch of each candidate, or several of them; may raise to stop.
+            race: a measure and the race that is run on it. A candidate that loses it has the means over the looks that
+                it has taken, and their number under :data:`LOOKS`.
         """
         results: list[Measures] = [{} for _ in archs]
         asked = [i for i, wanted in enumerate(measures) if wanted]
-        if asked:
-            population = Population(
-                [archs[i].with_classes(0) for i in asked],
-                [measures[i] for i in asked],
-                self._parts,
-                KeptCuts(self._parts.supernet, _KEPT_CUTS_BYTES) if self._settings.shared_prefixes else None,
-                self._settings,
-                self._compute,
-            )
-            for view in self._views():
-                population.look_at(self._batch(view), poll)
-            found = population.results(len(self._images) * self._settings.mask_seeds)
-            for i, one in zip(asked, found, strict=True):
-                results[i] = one
+        if not asked:
+            return results
+        population = self._population([archs[i] for i in asked], [measures[i] for i in asked], race and race[0])
+        racing, looks = list(range(len(asked))), 0
+        for view in self._views():
+            population.look_at(self._batch(view), poll)
+            looks += len(view.positions)
+            lost = [i for i in racing if race is not None and race[1].is_lost(population.values(i))]
+            if lost:
+                for i in lost:
+                    results[asked[i]] = {**population.result(i, looks), LOOKS: float(looks)}
+                racing = [i for i in racing if i not in set(lost)]
+                population.keep(racing)
+        for i in racing:
+            results[asked[i]] = population.result(i, looks)
         return results
+
+    @torch.inference_mode()
+    def of_each_look(
+        self, arch: Architecture, measure: Measure, poll: Callable[[], None] = lambda: None
+    ) -> NDArray[np.float64]:
+        """A measure that is a mean over images, on each image under each mask, in the order in which they come.
+
+        Raises:
+            ValueError: for the effective rank, which is none.
+        """
+        if measure is Measure.EFFECTIVE_RANK:
+            raise ValueError(f"{measure} is no mean over images")
+        population = self._population([arch], [(measure,)], measure)
+        for view in self._views():
+            population.look_at(self._batch(view), poll)
+        return population.values(0)
+
+    def of_each_image(
+        self, arch: Architecture, measure: Measure, poll: Callable[[], None] = lambda: None
+    ) -> NDArray[np.float64]:
+        """A measure on each image (M,), the mean over its masks, in the order of the images.
+
+        Raises:
+            ValueError: as :meth:`of_each_look`.
+        """
+        images = np.concatenate([*self._made.positions()])
+        summed = np.bincount(images, weights=self.of_each_look(arch, measure, poll), minlength=len(self._images))
+        return summed / self._settings.mask_seeds
+
+    @property
+    def views(self) -> int:
+        """Batches of images that each candidate is measured on."""
+        return sum(1 for _ in self._made.positions())
+
+    def _population(
+        self, archs: Sequence[Architecture], measures: Sequence[Sequence[Measure]], follow: Measure | None
+    ) -> Population:
+        kept = KeptCuts(self._parts.supernet, _KEPT_CUTS_BYTES) if self._settings.shared_prefixes else None
+        bare = [arch.with_classes(0) for arch in archs]
+        return Population(bare, measures, self._parts, kept, self._settings, self._compute, follow)
 
     def _views(self) -> Iterator[View]:
         return iter(self._cached) if self._settings.teacher_cache else self._made.make()

@@ -29,6 +29,7 @@ class ScoringSettings:
         batch_size: images at once.
         seed: of the run.
         shared_prefixes: compute what several candidates begin with once for all of them. Measures are the same.
+        shuffled: take the images in a random order, as racing must; sums then differ by rounding.
         teacher_cache: keep the teacher's side instead of computing it for each population. Measures are the same.
     """
 
@@ -43,6 +44,7 @@ class ScoringSettings:
     seed: int
     shared_prefixes: bool = True
     teacher_cache: bool = True
+    shuffled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,17 +81,44 @@ class Views:
     @torch.inference_mode()
     def make(self) -> Iterator[View]:
         """Compute them, one at a time."""
+        total, drawn = len(self._images), self._draw()
+        for looks in self._looks():
+            rows = torch.from_numpy(looks)
+            mask = PatchMask(drawn.ids_keep[rows], drawn.ids_restore[rows], drawn.hidden[rows])
+            yield self._view(looks % total, mask.to(self._compute.device))
+
+    def positions(self) -> Iterator[Positions]:
+        """Of the images of each view."""
+        return (looks % len(self._images) for looks in self._looks())
+
+    def _looks(self) -> Iterator[Positions]:
+        """Looks of each view: numbers of an image under a mask, all images under the first mask coming first."""
+        settings, total = self._settings, len(self._images)
+        looks = np.arange(settings.mask_seeds * total)
+        parts = np.split(looks, settings.mask_seeds)
+        if settings.shuffled:
+            # Images under all masks together, or those seen first would be a sample of one mask's.
+            parts = [torch.randperm(len(looks), generator=torch_stream(settings.seed, "search", "order")).numpy()]
+        for part in parts:
+            for start in range(0, len(part), settings.batch_size):
+                yield part[start : start + settings.batch_size]
+
+    def _draw(self) -> PatchMask:
+        """The masks of all looks."""
         settings = self._settings
-        total = len(self._images)
+        drawn: list[PatchMask] = []
         for seed in range(settings.mask_seeds):
             path: tuple[PathPart, ...] = ("search", "mask", seed) if seed else ("search", "mask")
-            drawn = random_masking(total, self._num_patches, self.visible_patches, torch_stream(settings.seed, *path))
-            for start in range(0, total, settings.batch_size):
-                yield self._view(np.arange(start, min(start + settings.batch_size, total)), drawn)
+            generator = torch_stream(settings.seed, *path)
+            drawn.append(random_masking(len(self._images), self._num_patches, self.visible_patches, generator))
+        return PatchMask(
+            torch.cat([mask.ids_keep for mask in drawn]),
+            torch.cat([mask.ids_restore for mask in drawn]),
+            torch.cat([mask.hidden for mask in drawn]),
+        )
 
-    def _view(self, positions: Positions, drawn: PatchMask) -> View:
+    def _view(self, positions: Positions, mask: PatchMask) -> View:
         settings, teacher = self._settings, self._teacher
-        mask = _rows(drawn, positions).to(self._compute.device)
         blocks = [block_at(share, teacher.depth) for share in settings.depths]
         feature_block = block_at(settings.distill.layer.share, teacher.depth)
         asked = self._measures - WITHOUT_TEACHER
@@ -118,9 +145,3 @@ class Views:
     def _relations(self, tokens: Sequence[Tensor]) -> list[Tensor]:
         settings = self._settings
         return [log_relations(t, tau=settings.temperature, standardise=settings.standardise) for t in tokens]
-
-
-def _rows(mask: PatchMask, positions: Positions) -> PatchMask:
-    """The mask of some images."""
-    first, last = int(positions[0]), int(positions[-1]) + 1
-    return PatchMask(mask.ids_keep[first:last], mask.ids_restore[first:last], mask.hidden[first:last])

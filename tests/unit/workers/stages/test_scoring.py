@@ -16,8 +16,9 @@ from models.spectrum import effective_rank
 from models.supernet import Subnet, Supernet
 from models.teacher import FrozenTeacher
 from search.measures import Measure
+from search.racing import Race
 from tests.unit.workers.training.toys import CPU, DECODER, SPACE, TEACHER, images, teacher
-from workers.stages.scoring import Measures, MeasureScorer, ScoringSettings, TrainedParts
+from workers.stages.scoring import LOOKS, Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.training.streams import torch_stream
 
 M = 20
@@ -171,6 +172,57 @@ def test_shared_beginnings_are_computed_once_for_each_view(monkeypatch: pytest.M
     blocks.clear()
     scorer(shared_prefixes=False).score_all(archs, [BARE] * 3)
     assert blocks == [0, 0, 1, 0, 1, 2] * views
+
+
+@pytest.mark.parametrize("measure", [m for m in Measure if m is not Measure.EFFECTIVE_RANK], ids=str)
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_a_measure_is_the_mean_of_those_of_each_image(measure: Measure, shuffled: bool) -> None:
+    one = scorer(mask_seeds=2, depths=(0.5, 1.0), shuffled=shuffled)
+    each = one.of_each_image(SPACE.largest(), measure)
+    assert each.shape == (M,)
+    assert each.mean() == pytest.approx(
+        scorer(mask_seeds=2, depths=(0.5, 1.0)).score(SPACE.largest(), [measure])[measure]
+    )
+    assert len(set(each)) == M
+
+
+def test_each_image_has_its_mask_in_whatever_order_images_come() -> None:
+    plain, shuffled = (scorer(mask_seeds=2, shuffled=order) for order in (False, True))
+    [one, other] = [each.of_each_image(SPACE.largest(), Measure.CONSISTENCY) for each in (plain, shuffled)]
+    assert one == pytest.approx(other, abs=1e-5)
+    looks = [each.of_each_look(SPACE.largest(), Measure.CONSISTENCY) for each in (plain, shuffled)]
+    assert sorted(looks[0]) == pytest.approx(sorted(looks[1]), abs=1e-5)
+    assert list(looks[0]) != pytest.approx(list(looks[1]), abs=1e-5)
+
+
+def test_the_effective_rank_is_of_no_single_image() -> None:
+    with pytest.raises(ValueError, match="no mean"):
+        scorer().of_each_image(SPACE.largest(), Measure.EFFECTIVE_RANK)
+
+
+class Verdict(Race):
+    """Drops those that are asked for after some looks."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__([0.0] * M, error=0.5, tests=1)
+        self._after = after
+
+    def is_lost(self, values: Any) -> bool:
+        return len(values) == self._after
+
+
+def test_who_loses_the_race_has_the_means_of_the_images_that_were_seen() -> None:
+    archs, one = population(), scorer()
+    found = one.score_all(archs, [EVERY] * len(archs), race=(Measure.CONSISTENCY, Verdict(after=16)))
+    for arch, measures in zip(archs, found, strict=True):
+        assert measures[LOOKS] == 16
+        assert measures["consistency"] == pytest.approx(one.of_each_look(arch, Measure.CONSISTENCY)[:16].mean())
+
+
+def test_a_race_that_nobody_loses_changes_no_bit() -> None:
+    archs, one = population(), scorer()
+    raced = one.score_all(archs, [EVERY] * len(archs), race=(Measure.CONSISTENCY, Verdict(after=-1)))
+    assert raced == one.score_all(archs, [EVERY] * len(archs))
 
 
 def test_training_between_two_populations_is_seen() -> None:
