@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -54,3 +55,55 @@ def pareto_front(points: ArrayLike, goals: Sequence[Goal], feasible: ArrayLike |
     place[front] = np.arange(len(front))
     order = np.argsort(place[row_of], kind="stable")
     return usable[order[place[row_of[order]] >= 0]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontMove:
+    """How a front has changed: the numbers of the points that joined it and of those that left it, ascending."""
+
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+
+
+class GrowingFront:
+    """The front of points that come in batches, without looking again at those that were beaten once.
+
+    A beaten point stays beaten, so the front of all points is the front of the old front and the new points.  The time
+    of a batch is proportional to (members + new points) times members.
+    """
+
+    def __init__(self, goals: Sequence[Goal]) -> None:
+        self._goals = tuple(goals)
+        self._numbers = np.empty(0, dtype=np.int64)  # ascending, so that equal points keep the order of their numbers
+        self._points = np.empty((0, len(self._goals)))
+
+    def add(self, first: int, points: ArrayLike, feasible: ArrayLike | None = None) -> FrontMove:
+        """Take the points number ``first``, ``first + 1``, ...: all numbers so far must be below.
+
+        Args:
+            first: number of the first point.
+            points: (n, k) objective values, as for :func:`pareto_front`.
+            feasible: (n,) booleans, as there.
+
+        Raises:
+            ValueError: when the shapes do not fit, or a number is not new.
+        """
+        new = np.asarray(points, dtype=np.float64).reshape(-1, len(self._goals))
+        if self._numbers.size and first <= self._numbers[-1]:
+            raise ValueError(
+                f"first: found {first}, allowed is above {self._numbers[-1]}, the last number on the front"
+            )
+        allowed = np.ones(len(new), dtype=bool) if feasible is None else np.asarray(feasible, dtype=bool)
+        before = self._numbers
+        numbers = np.concatenate([before, np.arange(first, first + len(new))])
+        values = np.concatenate([self._points, new])
+        kept = np.sort(pareto_front(values, self._goals, np.concatenate([np.ones(len(before), dtype=bool), allowed])))
+        self._numbers, self._points = numbers[kept], values[kept]
+        joined = self._numbers[self._numbers >= first]
+        left = np.setdiff1d(before, self._numbers, assume_unique=True)
+        return FrontMove(tuple(map(int, joined)), tuple(map(int, left)))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of the points on the front, in the order of :func:`pareto_front`."""
+        return tuple(int(self._numbers[i]) for i in pareto_front(self._points, self._goals))

@@ -109,8 +109,13 @@ def decode_cursor(cursor: str, shape: type[T]) -> T:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         return TypeAdapter(shape).validate_json(text)
     except (binascii.Error, ValueError, ValidationError) as error:
-        detail = "this is no cursor of this list"
-        raise ValidationFailed(
-            f"after: {detail}; send the `next` of the page before, or nothing to start over.",
-            errors=[ErrorItem("after", "bad_cursor", detail)],
-        ) from error
+        raise bad_cursor() from error
+
+
+def bad_cursor() -> ValidationFailed:
+    """The refusal of a text that is no cursor of the list it was sent to."""
+    detail = "this is no cursor of this list"
+    return ValidationFailed(
+        f"after: {detail}; send the `next` of the page before, or nothing to start over.",
+        errors=[ErrorItem("after", "bad_cursor", detail)],
+    )

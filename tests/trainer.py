@@ -73,7 +73,7 @@ class Counting:
             self.trace(step)
             self.channel.send(Progress(stage="count", fraction=step / self.spec["steps"]))
             self.channel.send(Metric(stage="count", step=step, values={"loss": 1 / (step + 1)}))
-            self.channel.send(Candidates(rows=[candidate(step)], front=[step]))
+            self.channel.send(Candidates(rows=[candidate(step)], joined=[step], anew=True))
             if (step + 1) % self.spec["checkpoint_every"] == 0:
                 self.checkpoint(step + 1)
         return self.result()

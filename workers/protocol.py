@@ -8,6 +8,7 @@ must not leave a second writer behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,12 @@ INIT_INPUT = "init"
 
 DATASET_ARTIFACT = "dataset"
 """Kind of the artifact that holds an imported dataset's blob."""
+
+MOST_ROWS = 200
+"""Candidates in one message. A deep network takes a few kilobytes, so a line stays below a megabyte."""
+
+MOST_MOVES = 10_000
+"""Candidates that one message lets join or leave the front."""
 
 
 class ExitCode(IntEnum):
@@ -156,11 +163,42 @@ class CandidateRow(_Message):
 
 
 class Candidates(_Message):
-    """A batch of candidates (one generation) and the front of all so far."""
+    """New candidates, and how the front of all so far has moved; what is sent again is harmless.
+
+    A generation may be of any size, so it comes in several messages: see :func:`candidate_messages`.
+    """
 
     type: Literal["candidates"] = "candidates"
-    rows: list[CandidateRow]
-    front: list[int]  # n of every candidate on the Pareto front now
+    rows: list[CandidateRow] = Field(default=[], max_length=MOST_ROWS)
+    joined: list[int] = Field(default=[], max_length=MOST_MOVES)  # n of those that are on the front now
+    left: list[int] = Field(default=[], max_length=MOST_MOVES)  # n of those that are no longer
+    anew: bool = False  # the front is empty but for those that joined: an attempt says so once, at first
+
+
+def candidate_messages(
+    rows: Sequence[CandidateRow], joined: Sequence[int], left: Sequence[int], *, anew: bool
+) -> Iterator[Candidates]:
+    """Messages of bounded size. The front moves with the last rows and behind them, since its members must exist.
+
+    Args:
+        anew: ``joined`` is the whole front.
+    """
+    last = max(0, len(rows) - 1) // MOST_ROWS * MOST_ROWS
+    for first in range(0, last, MOST_ROWS):
+        yield Candidates(rows=list(rows[first : first + MOST_ROWS]))
+    for first in range(0, max(len(joined), len(left), 1), MOST_MOVES):
+        part, is_first = slice(first, first + MOST_MOVES), first == 0
+        message = Candidates(
+            rows=list(rows[last:]) if is_first else [],
+            joined=list(joined[part]),
+            left=list(left[part]),
+            anew=anew and is_first,
+        )
+        if message != _NOTHING:
+            yield message
+
+
+_NOTHING = Candidates()
 
 
 class Resource(_Message):

@@ -6,12 +6,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
+from uuid import UUID
 
-from sqlalchemy import ARRAY, Integer, any_, literal, update
+from psycopg.types.json import Jsonb
+from sqlalchemy import ARRAY, Integer, any_, delete, func, literal, select, update
+from sqlalchemy.dialects.postgresql import UUID as PgUUID
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Candidate, Job
+from service.db.copy import copy_rows
+from service.db.models import Attempt, Candidate, FrontMember, Job
 from service.jobs.events import EventType, append_event
 from service.jobs.transitions import lock_owned
 from service.jobs.values import Claim, Lost
@@ -24,6 +28,12 @@ BATCH_S = 1.0
 """Every transaction with events notifies listeners once, and each notifying commit takes a lock on the whole server."""
 
 _MOST_REPORTS = 500
+
+_COLUMNS = tuple(CandidateRow.model_fields)
+
+_BEST_IN_EVENT = 5
+_NEWEST_IN_EVENT = 20
+"""Events are history that is kept and streams that people watch; the lists themselves are read page by page."""
 
 
 class Recorder:
@@ -96,39 +106,74 @@ def warn(session: Session, job: Job, code: str, detail: str) -> None:
 
 
 def record_candidates(session: Session, job: Job, batch: Candidates) -> None:
-    """Insert candidates that are new, one event a generation, and mark the Pareto front.
+    """Insert candidates that are new and let the Pareto front move; events tell how many and the best few.
 
     A resumed search sends some of them again: those rows and events exist and stay as they are.
     """
-    new = _insert_candidates(session, job, batch.rows)
-    generations: defaultdict[int, list[Json]] = defaultdict(list)
-    for row in batch.rows:
-        if row.n in new:
-            generations[row.generation].append(
-                row.model_dump(mode="json", include={"n", "genotype", "score", "costs", "feasible"})
-            )
-    for generation, candidates in generations.items():
-        payload = {"generation": generation, "candidates": candidates}
-        append_event(session, job.id, EventType.CANDIDATE, payload)
+    new = _new_rows(session, job, batch.rows)
+    copy_rows(session, Candidate.__tablename__, ("job_id", *_COLUMNS), (_values(job.id, row) for row in new))
+    generations: defaultdict[int, list[CandidateRow]] = defaultdict(list)
+    for row in new:
+        generations[row.generation].append(row)
+    for generation, rows in generations.items():
+        append_event(session, job.id, EventType.CANDIDATE, {"generation": generation, **_summary(rows)})
+    _move_front(session, job, batch)
+
+
+def _new_rows(session: Session, job: Job, rows: Sequence[CandidateRow]) -> list[CandidateRow]:
+    """Those that the job does not have; the lock on the job's row keeps it so."""
+    if not rows:
+        return []
+    sent = {row.n: row for row in rows}
+    known = select(Candidate.n).where(Candidate.job_id == job.id, Candidate.n.between(min(sent), max(sent)))
+    for n in session.scalars(known):
+        sent.pop(n, None)
+    return list(sent.values())
+
+
+def _values(job_id: UUID, row: CandidateRow) -> tuple[object, ...]:
+    fields = [getattr(row, name) for name in _COLUMNS]
+    return job_id, *(Jsonb(value) if isinstance(value, dict) else value for value in fields)
+
+
+def _summary(rows: Sequence[CandidateRow]) -> Json:
+    """What an event tells of new candidates: its size does not depend on their number."""
+    offered = [row for row in rows if row.feasible and row.score is not None]
+    best = sorted(offered, key=lambda row: (-(row.score or 0.0), row.n))[:_BEST_IN_EVENT]
+    return {
+        "count": len(rows),
+        "scored": sum(row.score is not None for row in rows),
+        "feasible": sum(row.feasible for row in rows),
+        "evaluated": max(row.n for row in rows) + 1,
+        "best": [row.model_dump(mode="json", include={"n", "genotype", "score", "costs"}) for row in best],
+    }
+
+
+def _move_front(session: Session, job: Job, batch: Candidates) -> None:
+    if not (batch.joined or batch.left or batch.anew):
+        return
     # One array and not one parameter for each member, of which a statement can have 65,535.
-    is_member = Candidate.n == any_(literal(batch.front, ARRAY(Integer)))
-    moved = session.execute(
-        update(Candidate)
-        .where(Candidate.job_id == job.id, Candidate.on_front != is_member)
-        .values(on_front=~Candidate.on_front)
-        .returning(Candidate.n)
+    joined = literal(batch.joined, ARRAY(Integer))
+    leaves = (
+        FrontMember.n.not_in(select(func.unnest(joined)))
+        if batch.anew
+        else FrontMember.n == any_(literal(batch.left, ARRAY(Integer)))
+    )
+    gone = session.scalars(
+        delete(FrontMember)
+        .where(FrontMember.job_id == job.id, leaves)
+        .returning(FrontMember.n)
         .execution_options(synchronize_session=False)
     ).all()
-    if moved:
-        append_event(session, job.id, EventType.PARETO, {"front": batch.front})
-
-
-def _insert_candidates(session: Session, job: Job, rows: Sequence[CandidateRow]) -> set[int]:
-    if not rows:
-        return set()
-    statement = insert(Candidate).on_conflict_do_nothing(index_elements=[Candidate.job_id, Candidate.n])
-    values = [{"job_id": job.id, **row.model_dump(mode="json")} for row in rows]
-    return set(session.scalars(statement.returning(Candidate.n), values))
+    members = select(literal(job.id, PgUUID), func.unnest(joined))
+    statement = insert(FrontMember).from_select(["job_id", "n"], members).on_conflict_do_nothing()
+    come = session.scalars(statement.returning(FrontMember.n)).all()
+    if not (come or gone):
+        return
+    size = session.scalar(select(func.count()).select_from(FrontMember).where(FrontMember.job_id == job.id))
+    newest = sorted(come, reverse=True)[:_NEWEST_IN_EVENT]
+    moved = {"size": size, "joined": len(come), "left": len(gone), "newest": newest}
+    append_event(session, job.id, EventType.PARETO, moved)
 
 
 def _record_started(session: Session, claim: Claim, report: Started) -> None:

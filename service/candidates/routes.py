@@ -11,6 +11,7 @@ from pydantic import Field
 
 from service.auth import JobReader
 from service.candidates.csv import csv_lines
+from service.candidates.query import CandidateFilterDep
 from service.candidates.repository import CandidateRepository, Place
 from service.candidates.schemas import Axis, CandidateList, CandidateView, Order, ParetoFront
 from service.db.models import Candidate
@@ -27,6 +28,7 @@ from service.pagination import (
     LimitParam,
     SequenceNumber,
     Slice,
+    bad_cursor,
     decode_cursor,
 )
 from service.services import ServicesDep, SessionDep
@@ -37,7 +39,6 @@ JSON = "application/json"
 CSV = "text/csv"
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-_FeasibleParam = Annotated[bool | None, Query(description="Only those that do, or do not, meet the limits.")]
 
 _RESPONSES: Responses = {
     200: {"content": {CSV: {"schema": {"type": "string"}, "example": "n,id,generation,score,...\r\n"}}},
@@ -51,36 +52,44 @@ async def list_candidates(
     job_id: JobId,
     caller: JobReader,
     parts: ServicesDep,
-    sort: Annotated[Order, Query(description="`score`: the best first, without those that have none.")] = Order.N,
-    feasible: _FeasibleParam = None,
+    wanted: CandidateFilterDep,
+    sort: Annotated[
+        Order, Query(description="`n`: as evaluated. A figure: the best first, without those that do not have it.")
+    ] = Order.N,
     format: Annotated[Literal["json", "csv"] | None, Query(description="Wins over `Accept`.")] = None,
     after: CursorParam = None,
     limit: LimitParam = DEFAULT_LIMIT,
     accept: Annotated[str, Header(description=f"`{CSV}` for all candidates as one table.")] = JSON,
 ) -> Response:
-    """Scored architectures of a search. As CSV it is all of them; `after` and `limit` are for JSON pages."""
+    """Scored architectures of a search. As CSV it is all that are asked for; `after` and `limit` are for JSON pages."""
     async with parts.sessions() as session:
         job = await get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
         if format == "csv" or (format is None and accepts(request, (JSON, CSV)) == CSV):
-            lines = csv_lines(parts, caller.owner, job.id, sort, feasible)
+            lines = csv_lines(parts, caller.owner, job.id, wanted, sort)
             headers = {"Content-Disposition": content_disposition(f"{job_id}-candidates.csv")}
             return StreamingResponse(lines, media_type=CSV, headers=headers)
         place = _place(after, sort) if after is not None else None
-        rows = await CandidateRepository(session, caller.owner).page(job.id, sort, feasible, place, limit + 1)
+        rows = await CandidateRepository(session, caller.owner).page(job.id, wanted, sort, place, limit + 1)
     part = Slice.of(rows, limit)
     views = [CandidateView.of(row) for row in part.rows]
     return json_response(CandidateList(data=views, has_more=part.has_more, next=part.cursor(_sort_key(sort))))
 
 
 def _sort_key(sort: Order) -> Callable[[Candidate], tuple[Any, ...]]:
-    return lambda row: (sort, row.n, row.score) if sort is Order.SCORE else (sort, row.n)
+    if sort is Order.N:
+        return lambda row: (sort, row.n)
+    axis = Axis(sort.value)
+    return lambda row: (sort, row.n, row.score if axis is Axis.SCORE else row.costs[axis.value])
 
 
 def _place(cursor: str, sort: Order) -> Place:
     # The order is part of the cursor: one of another order would silently skip candidates.
-    if sort is Order.SCORE:
-        return Place(*decode_cursor(cursor, tuple[Literal["score"], SequenceNumber, _Number])[1:])
-    return Place(decode_cursor(cursor, tuple[Literal["n"], SequenceNumber])[1], None)
+    if sort is Order.N:
+        return Place(decode_cursor(cursor, tuple[Literal[Order.N], SequenceNumber])[1])
+    found, n, figure = decode_cursor(cursor, tuple[Order, SequenceNumber, _Number])
+    if found is not sort:
+        raise bad_cursor()
+    return Place(n, -figure if Axis(sort.value).goal == "max" else figure)
 
 
 @router.get("/{job_id}/pareto", responses=problems(NotFound))

@@ -14,11 +14,14 @@ from service.schemas import Answer, Json, example
 
 
 class Axis(StrEnum):
-    """A figure that candidates are compared by."""
+    """A figure that candidates are compared by. Which costs there are depends on the search."""
 
     SCORE = "score"
     PARAMS_M = "params_m"
     GMACS = "gmacs"
+    WEIGHT_MB = "weight_mb"
+    PEAK_MEM_MB = "peak_mem_mb"
+    LATENCY_MS = "latency_ms"
 
     @property
     def goal(self) -> Literal["min", "max"]:
@@ -27,10 +30,15 @@ class Axis(StrEnum):
 
 
 class Order(StrEnum):
-    """How a list of candidates is sorted."""
+    """How a list of candidates is sorted: as they were evaluated, or by a figure, the best first."""
 
-    N = "n"  # as they were evaluated
-    SCORE = "score"  # best first; without those that have no score
+    N = "n"
+    SCORE = "score"
+    PARAMS_M = "params_m"
+    GMACS = "gmacs"
+    WEIGHT_MB = "weight_mb"
+    PEAK_MEM_MB = "peak_mem_mb"
+    LATENCY_MS = "latency_ms"
 
 
 class CandidateView(Answer):

@@ -43,7 +43,7 @@ class View:
             case "stage.progress":
                 self._progress(event.data["stage"], event.data["fraction"], event.data.get("eta_seconds"))
             case "candidate":
-                self._candidates(event.data["candidates"])
+                self._candidates(event.data.get("evaluated", 0), event.data.get("best", []))
             case "warning":
                 self.warnings.append(event.data["detail"])
 
@@ -69,11 +69,10 @@ class View:
         self.stages[stage] = fraction
         self.eta_seconds = eta_seconds
 
-    def _candidates(self, rows: Iterable[dict[str, Any]]) -> None:
-        for row in rows:
-            self.evaluated = max(self.evaluated, row["n"] + 1)
-            scored = row["feasible"] and row["score"] is not None
-            if scored and (self.best is None or row["score"] > self.best["score"]):
+    def _candidates(self, evaluated: int, best: Iterable[dict[str, Any]]) -> None:
+        self.evaluated = max(self.evaluated, evaluated)
+        for row in best:
+            if self.best is None or row["score"] > self.best["score"]:
                 self.best = row
 
 

@@ -25,12 +25,15 @@ from sqlalchemy import (
     MetaData,
     Text,
     UniqueConstraint,
+    exists,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
+
+from service.db.candidate_indexes import candidate_indexes
 
 Json = dict[str, Any]
 
@@ -334,15 +337,24 @@ class Device(Base):
     created_at: Mapped[datetime] = _created()
 
 
+class FrontMember(Base):
+    """A candidate on the Pareto front of its search.
+
+    A table of its own: the front moves with every generation, and a changed candidate would be written anew with all
+    its index entries.
+    """
+
+    __tablename__ = "front_member"
+    __table_args__ = (ForeignKeyConstraint(["job_id", "n"], ["candidate.job_id", "candidate.n"], ondelete="CASCADE"),)
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    n: Mapped[int] = mapped_column(Integer, primary_key=True)
+
+
 class Candidate(Base):
     """A scored architecture of one search. ``n`` is the order of evaluation, from 0."""
 
     __tablename__ = "candidate"
-    __table_args__ = (
-        UniqueConstraint("job_id", "genotype"),
-        Index("ix_candidate_score", "job_id", text("score DESC"), "n"),
-        Index("ix_candidate_front", "job_id", postgresql_where=text("on_front")),
-    )
+    __table_args__ = (UniqueConstraint("job_id", "genotype"), *candidate_indexes())
     job_id: Mapped[UUID] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
     n: Mapped[int] = mapped_column(Integer, primary_key=True)
     generation: Mapped[int] = mapped_column(Integer)
@@ -352,10 +364,12 @@ class Candidate(Base):
     scores: Mapped[Json] = mapped_column(server_default="{}")
     costs: Mapped[Json]
     feasible: Mapped[bool]
-    on_front: Mapped[bool] = mapped_column(server_default="false")
     rank: Mapped[int | None] = mapped_column(Integer)  # place among the retrained networks, 0 is the winner
     architecture: Mapped[Json]
     accuracy: Mapped[Json | None]  # val, holdout; only of retrained networks
+    on_front: Mapped[bool] = column_property(
+        exists().where(FrontMember.job_id == job_id, FrontMember.n == n).correlate_except(FrontMember)
+    )
 
 
 class Artifact(Base):

@@ -21,8 +21,8 @@ class EventType(StrEnum):
     JOB_STATUS = "job.status"
     STAGE_PROGRESS = "stage.progress"
     METRIC = "metric"
-    CANDIDATE = "candidate"  # all new candidates of one generation
-    PARETO = "pareto"
+    CANDIDATE = "candidate"  # how many new candidates of one generation, and the best few
+    PARETO = "pareto"  # how the front has moved
     CHECKPOINT = "checkpoint"
     WARNING = "warning"
     LOG = "log"

@@ -68,6 +68,34 @@ def test_migrations_go_down_and_up_again(database_url: str, engine: Engine) -> N
     assert _tables(engine) == every_table
 
 
+def test_the_front_moves_into_its_own_table_and_back(database_url: str, engine: Engine) -> None:
+    config = alembic_config(database_url)
+    alembic.downgrade(config, "0004")
+    with engine.begin() as connection:
+        job = connection.execute(
+            text(
+                "INSERT INTO job (owner, kind, name, spec, queue, seed) "
+                "VALUES ('o', 'search', 'n', '{}', 'cpu', 0) RETURNING id"
+            )
+        ).scalar_one()
+        connection.execute(
+            text(
+                "INSERT INTO candidate (job_id, n, generation, genotype, parents, costs, feasible, architecture, "
+                "on_front) SELECT :job, n, 0, ARRAY[n], '{}', '{\"params_m\"\\: 1.5}', true, '{}', n IN (1, 3) "
+                "FROM generate_series(0, 4) n"
+            ),
+            {"job": job},
+        )
+    upgrade(database_url)
+    with engine.begin() as connection:
+        assert connection.scalars(text("SELECT n FROM front_member ORDER BY n")).all() == [1, 3]
+        connection.execute(text("DELETE FROM front_member WHERE n = 1"))
+    alembic.downgrade(config, "0004")
+    with engine.begin() as connection:
+        assert connection.scalars(text("SELECT n FROM candidate WHERE on_front")).all() == [3]
+    upgrade(database_url)
+
+
 def test_second_upgrade_changes_nothing(servers: Servers, database_url: str) -> None:
     before = _schema(servers, database_url)
     upgrade(database_url)

@@ -12,10 +12,10 @@ from search.asktell import Candidate, SearchAlgorithm, StopReason
 from search.constraints import feasible_set
 from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
-from search.pareto import Goal, pareto_front
+from search.pareto import FrontMove, Goal, GrowingFront
 from service.errors import LossDiverged, NoFeasibleCandidate
 from service.jobs.resolve import listed_genotypes, planned_evaluations
-from workers.protocol import CandidateRow, Candidates
+from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
 from workers.stages.measuring import Measuring, is_judged
@@ -46,7 +46,9 @@ class _Run:
         spec = ctx.spec.search
         self._ctx = ctx
         self._fitness = fitness
-        self._costs: list[dict[str, float]] = []  # by n
+        self._front = GrowingFront([Goal(objective.goal) for objective in ctx.spec.objectives])
+        self._on_front_until = 0  # candidates that the front has taken
+        self._front_told = False  # whether the supervisor has been told of the front by this attempt
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
@@ -83,6 +85,7 @@ class _Run:
     def outputs(self) -> Json:
         """The stage's outputs."""
         ctx, candidates = self._ctx, self._main.candidates
+        self._move_front()
         scores = [c.score for c in candidates if c.score is not None]
         best = self._main.best(ctx.spec.retrain.top_k)
         judged = [c for c in candidates if is_judged(c.proposal) and c.score is not None]
@@ -90,7 +93,7 @@ class _Run:
             "evaluations": len(candidates),
             "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
             "best": [self._entry(c) for c in best],
-            "front": self._front(),
+            "front": list(self._front.members),
             "raced_out": sum(self._measuring.is_dropped(c.proposal.genotype) for c in candidates),
             "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
             "sample": [self._entry(c) for c in judged],
@@ -147,7 +150,11 @@ class _Run:
         candidates = self._main.candidates
         rows = [self._row(candidate) for candidate in candidates[self._told :]]
         self._told = len(candidates)
-        self._ctx.send(Candidates(rows=rows, front=self._front()))
+        move, anew = self._move_front(), not self._front_told
+        joined, left = (self._front.members, ()) if anew else (move.joined, move.left)
+        for message in candidate_messages(rows, joined, left, anew=anew):
+            self._ctx.send(message)
+        self._front_told = True
 
     def _row(self, candidate: Candidate) -> CandidateRow:
         proposal = candidate.proposal
@@ -183,18 +190,18 @@ class _Run:
             return measures  # what it lost the race with
         return {**measures, self._ctx.spec.search.metric: candidate.score}
 
-    def _front(self) -> list[int]:
-        """``n`` of the candidates on the front of the job's objectives."""
-        candidates, objectives = self._main.candidates, self._ctx.spec.objectives
-        for candidate in candidates[len(self._costs) :]:
-            self._costs.append(self._measuring.costs(candidate.proposal.genotype))
-        rows = [
-            {"score": math.nan if c.score is None else c.score, **costs}
-            for c, costs in zip(candidates, self._costs, strict=True)
-        ]
-        points = [[row[objective.metric.value] for objective in objectives] for row in rows]
-        feasible = [self._measuring.is_feasible(c.proposal.genotype) for c in candidates]
-        return [int(n) for n in pareto_front(points, [Goal(objective.goal) for objective in objectives], feasible)]
+    def _move_front(self) -> FrontMove:
+        """Let the front of the job's objectives take the candidates that it has not seen."""
+        first, candidates = self._on_front_until, self._main.candidates
+        points = [self._objectives(candidate) for candidate in candidates[first:]]
+        self._on_front_until = len(candidates)
+        feasible = [self._measuring.is_feasible(candidate.proposal.genotype) for candidate in candidates[first:]]
+        return self._front.add(first, points, feasible)
+
+    def _objectives(self, candidate: Candidate) -> list[float]:
+        costs = self._measuring.costs(candidate.proposal.genotype)
+        figures = {"score": math.nan if candidate.score is None else candidate.score, **costs}
+        return [figures[objective.metric.value] for objective in self._ctx.spec.objectives]
 
     def _compare(self, baseline: SearchAlgorithm) -> Json:
         """Random search beside the search, at equally many candidates."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from models.architecture import Architecture
 from search.cost import cost
-from service.db.models import ApiKey, Artifact, Candidate, Dataset, Desired, Job, JobState
+from service.db.models import ApiKey, Artifact, Candidate, Dataset, Desired, FrontMember, Job, JobState
 from service.keys.service import new_key
 from service.keys.tokens import Token
 from service.store import ArtifactStore
@@ -55,7 +55,7 @@ def architecture(embed_dim: int = 48) -> Architecture:
     )
 
 
-def add_candidate(session: Session, job_id: UUID, n: int, **changes: Any) -> Candidate:
+def add_candidate(session: Session, job_id: UUID, n: int, *, on_front: bool = False, **changes: Any) -> Candidate:
     arch = architecture(48 + n)
     price = cost(arch)
     values = {
@@ -72,6 +72,9 @@ def add_candidate(session: Session, job_id: UUID, n: int, **changes: Any) -> Can
     }
     row = Candidate(**{**values, **changes})
     session.add(row)
+    session.flush()
+    if on_front:
+        session.add(FrontMember(job_id=job_id, n=n))
     session.commit()
     return row
 

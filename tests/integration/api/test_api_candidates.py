@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from service.candidates.repository import CandidateFilter, CandidateRepository, Place
+from service.candidates.schemas import Order
 from service.db.models import JobState
 from service.ids import IdKind, format_id
 from tests.integration.api.rows import add_candidate, add_job
@@ -57,6 +61,78 @@ def test_the_best_come_first_when_sorted_by_score(api: TestClient, session: Sess
     feasible = all_pages(api, f"{path_of(job_id)}/candidates", sort="score", feasible=True)
     assert [c["n"] for c in feasible] == [4, 3, 5, 0, 6]
     assert [c["n"] for c in all_pages(api, f"{path_of(job_id)}/candidates", feasible=False)] == [1]
+
+
+def test_costs_sort_from_the_cheapest_without_those_that_lack_them(
+    api: TestClient, session: Session, job_id: UUID
+) -> None:
+    latencies = [3.0, 0.1 + 0.2, None, 3.0, 0.3, 3.0, 3.0]
+    for n, latency in enumerate(latencies):
+        known = {} if latency is None else {"latency_ms": latency}
+        add_candidate(session, job_id, n, costs={"params_m": 1.0, "gmacs": 7 - n, **known})
+    path = f"{path_of(job_id)}/candidates"
+    assert [c["n"] for c in all_pages(api, path, sort="latency_ms")] == [4, 1, 0, 3, 5, 6]
+    assert [c["n"] for c in all_pages(api, path, sort="gmacs")] == [6, 5, 4, 3, 2, 1, 0]
+    assert [c["n"] for c in all_pages(api, path, sort="params_m")] == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"on_front": True}, [1, 3]),
+        ({"on_front": False, "feasible": True}, [2, 4, 5]),
+        ({"min_params_m": 2, "max_params_m": 4}, [2, 3, 4]),
+        ({"max_score": -0.3, "sort": "score"}, [3, 4, 5]),
+        ({"min_latency_ms": 0}, []),
+    ],
+)
+def test_filters_choose_and_combine(
+    api: TestClient, session: Session, job_id: UUID, query: dict[str, Any], expected: list[int]
+) -> None:
+    for n in range(6):
+        costs = {"params_m": float(n), "gmacs": 1.0}
+        score = None if n == 0 else -n / 10
+        add_candidate(session, job_id, n, score=score, costs=costs, feasible=n != 0, on_front=n in (1, 3))
+    path = f"{path_of(job_id)}/candidates"
+    assert [c["n"] for c in all_pages(api, path, **query)] == expected
+    table = api.get(path, params={**query, "format": "csv"}).text
+    assert [int(row["n"]) for row in csv.DictReader(io.StringIO(table))] == expected
+
+
+def test_a_range_that_holds_nothing_is_refused(api: TestClient, job_id: UUID) -> None:
+    response = api.get(f"{path_of(job_id)}/candidates", params={"min_gmacs": 2, "max_gmacs": 1})
+    [error] = response.json()["errors"]
+    assert (response.status_code, error["pointer"], error["allowed"]) == (422, "min_gmacs", "at most 1")
+
+
+def test_a_table_of_several_batches_has_every_candidate_once(
+    api: TestClient, session: Session, job_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.candidates.csv._BATCH", 2)
+    for n in range(6):
+        add_candidate(session, job_id, n, score=-float(n % 2))
+    path = f"{path_of(job_id)}/candidates"
+    for sort, expected in (("n", [0, 1, 2, 3, 4, 5]), ("score", [0, 2, 4, 1, 3, 5])):
+        table = api.get(path, params={"format": "csv", "sort": sort}).text
+        assert [int(row["n"]) for row in csv.DictReader(io.StringIO(table))] == expected
+
+
+ORDERS = ("n", "score", "params_m", "gmacs", "weight_mb", "peak_mem_mb", "latency_ms")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_reads_a_page_from_its_index(session: Session, job_id: UUID, order: str) -> None:
+    """Whatever the number of candidates: neither sorts them nor begins at the first one."""
+    query = CandidateRepository(cast(AsyncSession, session), "any").page_query(
+        job_id, CandidateFilter(), Order(order), Place(5, None if order == "n" else 0.5)
+    )
+    session.execute(text("SET LOCAL enable_seqscan = off"))
+    session.execute(text("SET LOCAL enable_sort = off"))
+    compiled = query.limit(3).compile(session.get_bind(), compile_kwargs={"literal_binds": True})
+    plan = "\n".join(session.scalars(text("EXPLAIN " + str(compiled).replace(":", "\\:"))))
+    assert "Sort" not in plan
+    [condition] = [line for line in plan.splitlines() if "Index Cond" in line and ("ROW(" in line or "n > 5" in line)]
+    assert "job_id" in condition
 
 
 def test_a_cursor_of_another_order_is_refused(api: TestClient, session: Session, job_id: UUID) -> None:

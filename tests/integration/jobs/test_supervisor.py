@@ -52,7 +52,7 @@ def test_events_tell_the_story_in_order(bench: Callable[..., Bench]) -> None:
     statuses = [event.payload["status"] for event in events if event.type == EventType.JOB_STATUS]
     assert statuses == ["queued", "running", "succeeded"]
     assert [event.payload["step"] for event in events if event.type == EventType.METRIC] == list(range(10))
-    told = [c["n"] for event in events if event.type == EventType.CANDIDATE for c in event.payload["candidates"]]
+    told = [c["n"] for event in events if event.type == EventType.CANDIDATE for c in event.payload["best"]]
     assert told == list(range(10))
 
 
@@ -73,7 +73,7 @@ def test_a_crash_is_retried_from_the_last_checkpoint(bench: Callable[..., Bench]
     first, second = run.rows(Attempt)
     assert (first.error["code"], first.exit_code, first.error["last_known"]["stage"]) == ("worker_lost", 9, "count")
     assert second.info["resumed_from"] == 1
-    told = [c["n"] for event in run.events(EventType.CANDIDATE) for c in event.payload["candidates"]]
+    told = [c["n"] for event in run.events(EventType.CANDIDATE) for c in event.payload["best"]]
     assert told == list(range(10))  # those that were sent again are not told again
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from search.pareto import Goal, pareto_front
+from search.pareto import Goal, GrowingFront, pareto_front
 
 # A coarse grid makes ties and duplicates common.
 grids = st.integers(1, 4).flatmap(
@@ -74,3 +74,25 @@ def test_shapes_that_do_not_fit_are_named() -> None:
         pareto_front([1, 2], [Goal.MIN])
     with pytest.raises(ValueError, match=r"feasible: found shape \(1,\), allowed is \(2,\)"):
         pareto_front([[1.0], [2.0]], [Goal.MIN], [True])
+
+
+@given(points=grids, goals=goal_lists, size=st.integers(1, 7), data=st.data())
+def test_a_front_that_grows_is_the_front_of_all_points_after_each_batch(
+    points: np.ndarray, goals: list[Goal], size: int, data: st.DataObject
+) -> None:
+    goals = goals[: points.shape[1]]
+    feasible = np.array(data.draw(st.lists(st.booleans(), min_size=len(points), max_size=len(points))), dtype=bool)
+    front, members = GrowingFront(goals), set[int]()
+    for first in range(0, len(points), size):
+        end = first + size
+        move = front.add(first, points[first:end], feasible[first:end])
+        members = (members | set(move.joined)) - set(move.left)
+        assert front.members == tuple(pareto_front(points[:end], goals, feasible[:end]).tolist())
+        assert members == set(front.members)
+
+
+def test_a_front_that_grows_refuses_numbers_that_it_has_seen() -> None:
+    front = GrowingFront([Goal.MIN])
+    front.add(3, [[1.0]])
+    with pytest.raises(ValueError, match="first: found 3, allowed is above 3"):
+        front.add(3, [[0.5]])

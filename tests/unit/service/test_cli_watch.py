@@ -17,9 +17,9 @@ def event(kind: str, **data: Any) -> Event:
     return Event(id=1, type=kind, data=data)
 
 
-def candidates(*scores: tuple[int, float | None, bool]) -> Event:
-    rows = [{"n": n, "score": score, "feasible": feasible, "costs": COSTS} for n, score, feasible in scores]
-    return event("candidate", generation=0, candidates=rows)
+def candidates(evaluated: int, *best: tuple[int, float]) -> Event:
+    rows = [{"n": n, "score": score, "costs": COSTS} for n, score in best]
+    return event("candidate", generation=0, evaluated=evaluated, best=rows)
 
 
 def seen(*events: Event) -> View:
@@ -38,8 +38,8 @@ def test_a_stage_that_begins_completes_those_before_it() -> None:
     assert view.eta_seconds == 60.0
 
 
-def test_the_best_is_the_highest_score_within_the_limits() -> None:
-    view = seen(candidates((0, -0.3, True), (1, -0.1, False)), candidates((2, -0.2, True), (3, None, True)))
+def test_the_best_is_the_highest_score_of_all_events() -> None:
+    view = seen(candidates(2, (0, -0.3)), candidates(3, (2, -0.2)), candidates(4))
     assert view.best is not None
     assert view.best["n"] == 2
     assert view.evaluated == 4
@@ -49,7 +49,7 @@ def test_the_summary_tells_status_time_left_and_best() -> None:
     view = seen(
         event("job.status", status="running"),
         event("stage.progress", stage="search", fraction=0.5, eta_seconds=80.0),
-        candidates((0, -0.25, True)),
+        candidates(1, (0, -0.25)),
     )
     assert view.summary() == (
         "running; about 1 min 20 s left; 1 networks scored, best -0.25000 with 0.0500 M parameters, 0.00200 GMACs"

@@ -14,7 +14,7 @@ from search.pareto import Goal, pareto_front
 from search.widths import measured_widths
 from service.errors import NoFeasibleCandidate
 from workers.data.dataset import LabelledSet
-from workers.protocol import CandidateRow, Candidates
+from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.finalists import Finalist
 from workers.stages.search import SearchStage
@@ -49,7 +49,8 @@ class WidthStage:
             announce_supernet(ctx, widths)
         rows = [_row(ctx, n, width) for n, width in enumerate(widths)]
         front = _front(ctx, widths, rows)
-        ctx.send(Candidates(rows=rows, front=front))
+        for message in candidate_messages(rows, front, [], anew=True):
+            ctx.send(message)
         chosen = [(row, width) for row, width in zip(rows, widths, strict=True) if row.feasible and width.offered]
         if not chosen:
             # The network is trained and its widths are known: what other limits would leave can still be taken out.
