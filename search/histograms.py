@@ -11,7 +11,8 @@ from itertools import accumulate
 
 import numpy as np
 
-_INT64 = 2**63
+INT64 = 2**63
+"""The first positive number beyond 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def _order(kinds: Sequence[Kind], left: list[int], orders: int, rank: int) -> tu
 def _histograms(kinds: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
     """(M, kinds) counts in lexicographic order, and (M,) in how many orders each can come: a multinomial."""
     # Multinomials of one depth sum up to kinds ** depth; where that is beyond 64 bits, Python's integers hold them.
-    exact = np.int64 if kinds**depth < _INT64 else object
+    exact = np.int64 if kinds**depth < INT64 else object
     binomial = np.array([[math.comb(n, k) for k in range(depth + 1)] for n in range(depth + 1)], dtype=exact)
     left = np.array([depth])
     orders = np.ones(1, dtype=exact)

@@ -117,8 +117,7 @@ class LatencySetting:
     rel_pos: bool
 
     def __post_init__(self) -> None:
-        problems = tuple(_setting_problems(self))
-        if problems:
+        if problems := tuple(_setting_problems(self)):
             raise LatencyError(problems)
         object.__setattr__(self, "runtime", Runtime(self.runtime))
         object.__setattr__(self, "precision", Precision(self.precision))
@@ -158,8 +157,7 @@ class LatencyTable:
     held_out: tuple[HeldOut, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = tuple(_entry_problems(self))
-        if problems:
+        if problems := tuple(_entry_problems(self)):
             raise LatencyError(problems)
         object.__setattr__(self, "fixed_ns", dict(sorted(self.fixed_ns.items())))
         blocks = sorted(((width, heads, float(ratio)), ns) for (width, heads, ratio), ns in self.block_ns.items())
@@ -175,8 +173,7 @@ class LatencyTable:
         Raises:
             LatencyError: the table has no entry for a part, or is for other networks; pointers are into the network.
         """
-        problems = self.explain(arch)
-        if problems:
+        if problems := self.explain(arch):
             raise LatencyError(problems)
         blocks = zip(arch.num_heads, arch.mlp_ratio, strict=True)
         return self.fixed_ns[arch.embed_dim] + sum(self.block_ns[arch.embed_dim, *block] for block in blocks)
@@ -185,10 +182,11 @@ class LatencyTable:
         """What keeps the table from pricing a network: each field with what was found and what has entries."""
         problems = list(self._constant_problems(arch))
         if arch.embed_dim not in self.fixed_ns:
-            problems.append(FieldProblem("/embed_dim", arch.embed_dim, _one_of(self.fixed_ns)))
-            return tuple(problems)
+            return (*problems, FieldProblem("/embed_dim", arch.embed_dim, _one_of(self.fixed_ns)))
+        known = self._ratios(arch.embed_dim)
         for i, (heads, ratio) in enumerate(zip(arch.num_heads, arch.mlp_ratio, strict=True)):
-            problems += self._block_gaps(arch.embed_dim, heads, ratio, f"/{i}")
+            if ratio not in known.get(heads, ()):
+                problems.append(_block_gap(known, arch.embed_dim, heads, ratio, f"/{i}"))
         return tuple(problems)
 
     def gaps(self, space: Space, num_classes: int) -> tuple[FieldProblem, ...]:
@@ -199,22 +197,23 @@ class LatencyTable:
             num_classes: of their head.
         """
         problems = list(self._constant_problems(space.smallest(num_classes)))
-        found: dict[tuple[str, object], FieldProblem] = {}
+        found: dict[tuple[str, float], FieldProblem] = {}
         for width in space.embed_dim:
             if width not in self.fixed_ns:
                 found["/embed_dim", width] = FieldProblem("/embed_dim", width, _one_of(self.fixed_ns))
                 continue
+            known = self._ratios(width)
             for heads, ratio in product(space.num_heads, space.mlp_ratio):
-                for problem in self._block_gaps(width, heads, ratio, ""):
-                    found.setdefault((problem.pointer, problem.found), problem)
+                gene = ("/mlp_ratio", ratio) if heads in known else ("/num_heads", heads)
+                if ratio not in known.get(heads, ()) and gene not in found:
+                    found[gene] = _block_gap(known, width, heads, ratio, "")
         return (*problems, *found.values())
 
     @property
     def mape(self) -> float | None:
         """Mean absolute error of the held-out networks as a share of what they took; None without any."""
-        if not self.held_out:
-            return None
-        return math.fsum(network.error for network in self.held_out) / len(self.held_out)
+        errors = [network.error for network in self.held_out]
+        return math.fsum(errors) / len(errors) if errors else None
 
     def digest(self) -> str:
         """SHA-256 (hex) of the JSON form."""
@@ -245,7 +244,7 @@ class LatencyTable:
         known = {"schema_version", *(field.name for field in fields(LatencySetting)), *_LISTS}
         given = _keys_checked(document, "", known)
         if not is_int(given["schema_version"]) or given["schema_version"] != SCHEMA_VERSION:
-            raise LatencyError([FieldProblem("/schema_version", given["schema_version"], str(SCHEMA_VERSION))])
+            raise LatencyError([FieldProblem("/schema_version", _shown(given["schema_version"]), str(SCHEMA_VERSION))])
         for name, (most, _) in _LISTS.items():
             if not isinstance(given[name], list) or len(given[name]) > most:
                 raise LatencyError([FieldProblem(f"/{name}", _shown(given[name]), f"a list of at most {most}")])
@@ -273,17 +272,20 @@ class LatencyTable:
             )
             yield FieldProblem("/num_classes", arch.num_classes, allowed)
 
-    def _block_gaps(self, width: int, heads: int, ratio: float, at: str) -> Iterator[FieldProblem]:
-        """The gene without an entry at this width: heads that never occur, else the ratio."""
-        if (width, heads, ratio) in self.block_ns:
-            return
-        of_width = [(h, r) for w, h, r in self.block_ns if w == width]
-        if heads not in {h for h, _ in of_width}:
-            allowed = f"{_one_of({h for h, _ in of_width})} at width {width}"
-            yield FieldProblem(f"/num_heads{at}", heads, allowed)
-        else:
-            allowed = f"{_one_of({r for h, r in of_width if h == heads})} at width {width} with {heads} heads"
-            yield FieldProblem(f"/mlp_ratio{at}", ratio, allowed)
+    def _ratios(self, width: int) -> dict[int, set[float]]:
+        """Ratios that have an entry at a width, by head count."""
+        known: dict[int, set[float]] = {}
+        for of_width, heads, ratio in self.block_ns:
+            if of_width == width:
+                known.setdefault(heads, set()).add(ratio)
+        return known
+
+
+def _block_gap(known: Mapping[int, set[float]], width: int, heads: int, ratio: float, at: str) -> FieldProblem:
+    """The gene without an entry at this width: heads that never occur, else the ratio."""
+    if heads not in known:
+        return FieldProblem(f"/num_heads{at}", heads, f"{_one_of(known)} at width {width}")
+    return FieldProblem(f"/mlp_ratio{at}", ratio, f"{_one_of(known[heads])} at width {width} with {heads} heads")
 
 
 def _setting_problems(setting: LatencySetting) -> Iterator[FieldProblem]:
@@ -293,8 +295,7 @@ def _setting_problems(setting: LatencySetting) -> Iterator[FieldProblem]:
         if getattr(setting, name) not in tuple(kind):
             yield FieldProblem(f"/{name}", _shown(getattr(setting, name)), f"one of {', '.join(kind)}")
     for name, (low, high) in _BOUNDS.items():
-        value = getattr(setting, name)
-        if not is_int(value) or not low <= value <= high:
+        if not is_int(value := getattr(setting, name)) or not low <= value <= high:
             yield FieldProblem(f"/{name}", _shown(value), f"an integer from {low} to {high}")
     try:
         # Fields of the network are what the record says; its genes are not at issue here.

@@ -18,14 +18,17 @@ import numpy as np
 
 from models.architecture import FieldProblem, Genotype
 from search.errors import SpecError
-from search.histograms import Axis, Kind, histogram_count
+from search.histograms import INT64, Axis, Kind, histogram_count
 from search.latency import LatencyTable
 from search.lines import Slab
 from search.metrics import AFFINE_METRICS, Metric, Window
 from search.prices import Prices
 
-MAX_HISTOGRAMS = 1_000_000
-"""Of one depth."""
+MAX_COUNTS = 50_000_000
+"""Of a space: numbers in all histograms of all widths and depths. They take a few seconds, and those of one depth as
+many bytes. AutoFormer's largest space has 42 million when head count and ratio have one time together."""
+
+_BIG_INTEGERS = 16  # times as slow is arithmetic with numbers beyond 64 bits
 
 MAX_PROFILES = 6_000_000
 """Of a space: they are decided within seconds, and their ranks take a hundred megabytes. AutoFormer's largest space has
@@ -166,7 +169,7 @@ class Profiles:
         numbers = np.concatenate(within)
         at_first, at_second = np.divmod(numbers, len(second))
         # Of Python's integers where 64 bits might not hold their sum.
-        kind = np.int64 if _combinations(self._prices, depth) < 2**63 else object
+        kind = np.int64 if _combinations(self._prices, depth) < INT64 else object
         ways = first.ways[at_first].astype(kind) * second.ways[at_second].astype(kind)
         return _Block(width, depth, first, second, numbers, np.cumsum(ways, dtype=kind))
 
@@ -230,11 +233,15 @@ def _is_sum(table: LatencyTable, width: int, heads: Sequence[int], ratios: Seque
 
 
 def _check_histograms(prices: Prices, joint: bool) -> None:
-    space, depth = prices.space, prices.space.depth[-1]
+    space = prices.space
     heads, ratios = len(space.num_heads), len(space.mlp_ratio)
-    found = max(histogram_count(kinds, depth) for kinds in ((heads * ratios,) if joint else (heads, ratios)))
-    if found > MAX_HISTOGRAMS:
-        raise _too_many(prices, f"{found:,} histograms over {depth} blocks, at most {MAX_HISTOGRAMS:,}")
+    found = len(space.embed_dim) * sum(
+        kinds * histogram_count(kinds, depth) * (1 if kinds**depth < INT64 else _BIG_INTEGERS)
+        for depth in space.depth
+        for kinds in ((heads * ratios,) if joint else (heads, ratios))
+    )
+    if found > MAX_COUNTS:
+        raise _too_many(prices, f"histograms of {found:.3g} numbers, at most {MAX_COUNTS:.3g}")
 
 
 def _too_many(prices: Prices, found: str) -> TooManyProfiles:

@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search.latency import MAX_BLOCKS, MAX_NS, HeldOut, LatencyError, LatencyTable
@@ -49,6 +50,17 @@ def test_gaps_name_each_axis_of_a_space_once() -> None:
         ("/num_heads", 3),
         ("/embed_dim", 32),
     ]
+
+
+def test_gaps_of_the_richest_space_in_the_longest_table_are_found_at_once() -> None:
+    space = small_space(
+        embed_dim=tuple(range(64, 128)), num_heads=tuple(range(1, 65)), mlp_ratio=tuple(1 + i / 8 for i in range(48))
+    )
+    rows = {(width, heads, 9.5): 1 for width in range(64, 128) for heads in range(1, 65)}
+    table = LatencyTable(setting_for(space), dict.fromkeys(range(64, 128), 1), rows)
+    start = time.monotonic()
+    assert len(table.gaps(space, 3)) == 48
+    assert time.monotonic() - start < 5
 
 
 def test_a_head_that_counts_for_little_may_differ_and_one_that_counts_may_not() -> None:
@@ -136,6 +148,7 @@ def test_a_table_that_is_none_is_refused_by_name(edit: Callable[[dict[str, Any]]
     assert max(len(str(problem)) for problem in caught.value.problems) < 500
 
 
+@settings(max_examples=25)
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5))
 def test_whatever_is_no_object_is_refused(document: object) -> None:
     with pytest.raises(LatencyError):

@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from search.histograms import Axis, Kind, histogram_count
 from search.latency import LatencyError, LatencyTable
 from search.metrics import Metric, Window, counts_of, violation
 from search.presets import PresetName, resolve
-from search.profiles import MAX_HISTOGRAMS, TooManyProfiles
+from search.profiles import MAX_COUNTS, TooManyProfiles
 from search.sampling import FeasibleSet
 from tests.unit.search.latency_tables import table_for
 from tests.unit.search.spaces import small_space
@@ -201,13 +202,35 @@ def test_numbers_of_members_beyond_64_bits_are_exact() -> None:
 def test_a_space_too_rich_for_its_limit_is_refused_by_axis() -> None:
     space = small_space(depth=(12,), num_heads=tuple(range(1, 9)), mlp_ratio=(2.0, 4.0))
     table = table_for(space, joint=True)
-    assert histogram_count(16, 12) > MAX_HISTOGRAMS
+    assert 2 * 16 * histogram_count(16, 12) > MAX_COUNTS
     with pytest.raises(TooManyProfiles) as caught:
         FeasibleSet(space, [Window(Metric.LATENCY_MS, None, 10)], 3, table)
     assert [problem.pointer for problem in caught.value.problems] == ["/num_heads"]
     # The same space has few enough profiles when parts have times of their own, and lines are never too many.
     assert FeasibleSet(space, [Window(Metric.LATENCY_MS)], 3, table_for(space)).count == space.size()
     assert FeasibleSet(space, [Window(Metric.PARAMS_M)], 3, table).count == space.size()
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"depth": (1, 2), "num_heads": tuple(range(1, 65)), "mlp_ratio": tuple(1 + i / 4 for i in range(20))},
+        {"depth": (100,), "embed_dim": tuple(range(16, 52, 4)), "num_heads": (1, 2, 3, 4)},
+        {"depth": (12,), "num_heads": tuple(2**i for i in range(6)), "mlp_ratio": (1.0, 1.5, 2.5, 4.5, 8.5)},
+    ],
+    ids=["pairs", "widths", "product of both axes"],
+)
+def test_a_space_that_is_too_rich_is_refused_at_once(axes: dict[str, Any]) -> None:
+    space = small_space(**axes)
+    table = table_for(space, joint=len(space.num_heads) > 6)
+    if len(space.num_heads) == 6:
+        # Sums of such powers are all different, so that no two histograms cost the same.
+        times = {(w, h, r): 10_007 * h**3 + round(1_000 * r**4) for w, h, r in table.block_ns}
+        table = replace(table, block_ns=times)
+    start = time.monotonic()
+    with pytest.raises(TooManyProfiles):
+        FeasibleSet(space, [Window(Metric.LATENCY_MS)], 3, table)
+    assert time.monotonic() - start < 10
 
 
 def test_a_table_without_entries_for_the_space_is_refused() -> None:
