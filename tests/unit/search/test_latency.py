@@ -58,9 +58,9 @@ def test_gaps_of_the_richest_space_in_the_longest_table_are_found_at_once() -> N
     )
     rows = {(width, heads, 9.5): 1 for width in range(64, 128) for heads in range(1, 65)}
     table = LatencyTable(setting_for(space), dict.fromkeys(range(64, 128), 1), rows)
-    start = time.monotonic()
+    start = time.process_time()
     assert len(table.gaps(space, 3)) == 48
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_head_that_counts_for_little_may_differ_and_one_that_counts_may_not() -> None:

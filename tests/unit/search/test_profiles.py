@@ -161,12 +161,12 @@ def test_a_side_that_no_network_breaks_is_without_effect() -> None:
 def narrow(table: LatencyTable, preset: PresetName) -> None:
     space = resolve(preset)
     middle = table.predict_ns(space.centre(1000))
-    start = time.monotonic()
+    start = time.process_time()
     feasible = FeasibleSet(space, [Window(Metric.LATENCY_MS, middle, middle + middle // 1000)], 1000, table)
     drawn = [space.decode(feasible.sample(np.random.default_rng(seed)), 1000) for seed in range(50)]
     gap = FeasibleSet(space, [Window(Metric.LATENCY_MS, middle + 1, middle + 2)], 1000, table)
     (miss, *_) = gap.nearest(3)
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
     assert all(middle <= table.predict_ns(arch) <= middle * 1.001 for arch in drawn)
     assert len({arch.genotype for arch in drawn}) > 40
     assert gap.count > 0 or miss.violation < 1e-3
@@ -227,10 +227,10 @@ def test_a_space_that_is_too_rich_is_refused_at_once(axes: dict[str, Any]) -> No
         # Sums of such powers are all different, so that no two histograms cost the same.
         times = {(w, h, r): 10_007 * h**3 + round(1_000 * r**4) for w, h, r in table.block_ns}
         table = replace(table, block_ns=times)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(TooManyProfiles):
         FeasibleSet(space, [Window(Metric.LATENCY_MS)], 3, table)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_table_without_entries_for_the_space_is_refused() -> None:
