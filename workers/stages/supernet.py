@@ -17,6 +17,7 @@ from models.distill import (
 from models.masked import MaskedDecoder
 from models.supernet import Supernet
 from search.constraints import feasible_set
+from service.jobs.resolve import window_of
 from service.jobs.spec import SupernetSpec
 from workers.protocol import Resource
 from workers.stages.context import Json
@@ -152,7 +153,7 @@ def _trained_for(ctx: SearchContext) -> Json:
     """Which networks the shared weights were trained as; others of the space may be worse than they could be."""
     trained: Json = {"sampling": ctx.spec.supernet.sampling}
     if trained["sampling"] == Sampling.WINDOW:
-        trained["constraints"] = [constraint.to_json() for constraint in ctx.constraints]
+        trained["constraints"] = window_of(ctx.spec.constraints)
         trained["num_classes"] = len(ctx.classes)
     if ctx.spec.widths is not None:
         trained["widths"] = list(ctx.space.embed_dim)

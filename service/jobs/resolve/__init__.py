@@ -11,7 +11,7 @@ from service.jobs.resolve.latency import latency_pointer, latency_table, measure
 from service.jobs.resolve.masked import MIN_VISIBLE
 from service.jobs.resolve.search import Resolved, resolve_search
 from service.jobs.resolve.slimmable import ResolvedSlimmable, resolve_slimmable, slimmable_of
-from service.jobs.resolve.spaces import constraints_of, field_errors, make_space, space_of
+from service.jobs.resolve.spaces import constraints_of, field_errors, make_space, space_of, window_of
 from service.jobs.resolve.splits import train_images_of
 from service.jobs.resolve.teachers import on_students_grid, teacher_architecture, teacher_notices
 from service.jobs.resolve.width_training import labels_after
@@ -43,4 +43,5 @@ __all__ = [
     "teacher_architecture",
     "teacher_notices",
     "train_images_of",
+    "window_of",
 ]

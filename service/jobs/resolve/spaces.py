@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from models.architecture import FieldProblem
 from search import presets
@@ -179,6 +180,15 @@ def space_of(spec: SearchSpec) -> Space:
 def constraints_of(asked: Sequence[ConstraintSpec]) -> tuple[Constraint, ...]:
     """The limits of a spec as the search reads them; without one that candidates are measured for on the worker."""
     return tuple(Constraint(metric=Metric(c.metric.value), min=c.min, max=c.max) for c in asked if c.device != WORKER)
+
+
+def window_of(asked: Sequence[ConstraintSpec]) -> list[dict[str, Any]]:
+    """The limits of a filled spec that bound which networks are trained; one on latency tells whose latency it is."""
+    decided = [limit for limit in asked if limit.device != WORKER]
+    return [
+        {**limit.to_json(), **({} if spec.table_digest is None else {"table_digest": spec.table_digest})}
+        for limit, spec in zip(constraints_of(decided), decided, strict=True)
+    ]
 
 
 def field_errors(base: str, problems: Iterable[FieldProblem]) -> list[ErrorItem]:

@@ -8,7 +8,7 @@ from search.space import Space
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
 from service.jobs.resolve.masked import WHOLE_IMAGE
-from service.jobs.resolve.spaces import constraints_of, resolve_space
+from service.jobs.resolve.spaces import resolve_space, window_of
 from service.jobs.resolve.supernet import resolve_objective
 from service.jobs.spec import DatasetRef, JobSpec, MaskedSpec, SearchSpec, Spec, SupernetSpec, TeacherSpec
 from service.supernets.info import SupernetInfo
@@ -86,7 +86,7 @@ def split_items(spec: JobSpec, warm: SupernetInfo, dataset: DatasetInfo) -> list
 def check_window(spec: SearchSpec, warm: SupernetInfo) -> list[ErrorItem]:
     """Warn when weights that learnt within a window are searched within another."""
     trained = warm.trained_for.get("constraints")
-    limits = [constraint.to_json() for constraint in constraints_of(spec.constraints)]
+    limits = window_of(spec.constraints)
     if trained is None or sorted(limits, key=_metric) == sorted(trained, key=_metric):
         return []
     detail = (

@@ -14,8 +14,10 @@ from search.presets import PresetName
 from search.presets import resolve as resolve_preset
 from service.datasets.builtin import BUILTINS
 from service.errors import ConstraintUnsatisfiable, ErrorItem, ServiceError
-from service.jobs.resolve import Resolved, constraints_of, latency_table, measured_limit, resolve_search
+from service.jobs.resolve import Resolved, constraints_of, latency_table, measured_limit, resolve_search, window_of
+from service.jobs.resolve.warm_start import check_window
 from service.jobs.spec import ConstraintSpec, SearchSpec
+from service.supernets.info import SupernetInfo
 from tests.unit.search.latency_tables import table_for
 
 SPACE = resolve_preset(PresetName.MICRO, img_size=8, in_chans=1)
@@ -188,6 +190,24 @@ def test_limits_of_other_metrics_say_nothing_of_devices() -> None:
 def test_the_error_of_a_table_is_told_before_the_search(held_out: tuple[HeldOut, ...], codes: list[str]) -> None:
     table = replace(TABLE, held_out=held_out)
     assert [warning.code for warning in limited(table=table.to_json()).warnings] == codes
+
+
+def test_weights_that_learnt_within_the_latency_of_another_device_are_warned_of() -> None:
+    limits = limited(table=TABLE.to_json()).spec.constraints
+    other = limited(table=replace(TABLE, fixed_ns={w: ns + 1 for w, ns in TABLE.fixed_ns.items()}).to_json())
+    assert window_of(limits) == [{"metric": "latency_ms", "max": MIDDLE, "table_digest": TABLE.digest()}]
+    warm = SupernetInfo(
+        reference="sn_1",
+        method="masktas",
+        space=SPACE.to_json(),
+        dataset=None,
+        spec={},
+        files={},
+        outputs={},
+        trained_for={"constraints": window_of(limits)},
+    )
+    assert check_window(limited(table=TABLE.to_json()).spec, warm) == []
+    assert [item.code for item in check_window(other.spec, warm)] == ["trained_for_other_limits"]
 
 
 def test_a_space_too_rich_for_a_limit_is_refused_at_that_limit() -> None:
