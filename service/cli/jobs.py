@@ -93,6 +93,21 @@ def retry(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -
     _act(job_id, "retry", url, data)
 
 
+def extend(
+    job_id: JobArgument,
+    generations: Annotated[int | None, typer.Option(min=1, help="Generations in all.")] = None,
+    max_evaluations: Annotated[int | None, typer.Option(min=1, help="Candidates to be scored in all.")] = None,
+    max_wall_seconds: Annotated[int | None, typer.Option(min=1, help="Running time in all.")] = None,
+    url: UrlOption = None,
+    data: DataOption = None,
+) -> None:
+    """Let a paused search go on longer than was asked for at first."""
+    totals = {"generations": generations, "max_evaluations": max_evaluations, "max_wall_seconds": max_wall_seconds}
+    with connect(url, data) as client:
+        job = client.extend(job_id, **{name: total for name, total in totals.items() if total is not None})
+    print(f"{job.id}  {job.status}")
+
+
 def download(
     job_id: JobArgument,
     out: Annotated[

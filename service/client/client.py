@@ -83,6 +83,10 @@ class Client:
         """Cancel, pause, resume or retry a job; repeating it is harmless."""
         return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/{action}"))
 
+    def extend(self, job_id: str, **totals: int) -> Job:
+        """Let a paused search go on longer: new totals of generations, max_evaluations or max_wall_seconds."""
+        return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/extend", totals))
+
     def events(self, job_id: str, *, after: int = 0, limit: int = _PAGE) -> list[Event]:
         """Events that exist now with an id above ``after``, in order, at most ``limit``."""
         return events.page(self._transport, job_id, after, limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,6 +16,7 @@ from service.http import StrictRoute, matches_etag, preferred_wait_s
 from service.idempotency import Once, OnceDep, json_response
 from service.ids import IdKind, parse_id
 from service.jobs import service as jobs
+from service.jobs.extension import ExtendRequest
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import CheckpointList, CheckpointView, JobList, JobView, MetricList, MetricView
 from service.jobs.states import Action, ShownStatus
@@ -139,6 +140,30 @@ async def retry_job(
 ) -> Response:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
     return await _act(session, parts, caller, once, job_id, Action.RETRY)
+
+
+@router.post(
+    "/{job_id}/extend",
+    status_code=202,
+    response_model=JobView,
+    responses=problems(NotFound, InvalidState, IdempotencyInProgress, IdempotencyKeyReuse, body=True),
+)
+async def extend_job(
+    job_id: JobId,
+    wanted: Annotated[ExtendRequest, Body()],
+    caller: JobWriter,
+    session: SessionDep,
+    parts: ServicesDep,
+    once: OnceDep,
+) -> Response:
+    """Let a paused search go on longer: it ends as if the new totals had been asked for at first."""
+
+    async def act() -> JSONResponse:
+        job = await jobs.extend_job(session, caller.owner, parse_id(IdKind.JOB, job_id), wanted)
+        view = await jobs.show_job(session, caller.owner, job, parts.settings.lease_s)
+        return json_response(view, 202)
+
+    return await once.perform(session, act)
 
 
 @router.get("/{job_id}/checkpoints", responses=problems(NotFound))

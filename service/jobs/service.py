@@ -18,6 +18,7 @@ from service.events.listener import POLL_S
 from service.http import weak_etag
 from service.ids import IdKind, format_id
 from service.jobs import transitions
+from service.jobs.extension import ExtendRequest, extend
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import JobView
 from service.jobs.states import Action, shown_status
@@ -90,6 +91,20 @@ async def act_on_job(session: AsyncSession, owner: str, job_id: UUID, action: Ac
             )
         case None:
             raise NotFound(f"There is no job {format_id(IdKind.JOB, job_id)}.")
+
+
+async def extend_job(session: AsyncSession, owner: str, job_id: UUID, wanted: ExtendRequest) -> Job:
+    """Let a paused search go on longer. The caller commits.
+
+    Raises:
+        NotFound: no such job.
+        ValidationFailed, InvalidState: see :func:`service.jobs.extension.extend`.
+    """
+    await get_job(session, owner, job_id)
+    job = await session.run_sync(extend, job_id, wanted)
+    if job is None:
+        raise NotFound(f"There is no job {format_id(IdKind.JOB, job_id)}.")
+    return job
 
 
 async def _require_dataset(session: AsyncSession, owner: str, job: Job) -> None:

@@ -66,6 +66,21 @@ def test_all_generations_are_full_unique_feasible_and_numbered(name: AlgorithmNa
 
 
 @every_algorithm
+@pytest.mark.parametrize("told", [0, 2, 5])
+def test_a_search_that_is_extended_goes_on_as_if_asked_for_more_at_first(name: AlgorithmName, told: int) -> None:
+    longer = replace(SETTINGS, generations=7)
+    expected = generations(build(name, settings=longer, max_evaluations=64))
+    search = build(name, max_evaluations=40)
+    for proposals in expected[:told]:
+        assert search.ask() == proposals
+        search.tell([score(proposal.genotype) for proposal in proposals])
+    search.ask()
+    extended = build(name, seed=1, settings=longer, max_evaluations=64)
+    extended.restore(json.loads(json.dumps(search.state())), search.history())
+    assert generations(extended) == expected[told:]
+
+
+@every_algorithm
 def test_ask_repeats_the_generation_until_it_is_told(name: AlgorithmName) -> None:
     search = build(name)
     first = search.ask()

@@ -274,6 +274,12 @@ def test_actions_ask_the_server(run: Run, action: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "job_1  running\n"
 
 
+def test_extend_sends_the_totals_that_were_given(run: Run) -> None:
+    with scripted_server({"POST /jobs/job_1/extend": [as_json(JOB, 202)]}) as server:
+        assert run("extend", "job_1", "--generations", "40", "--url", server.url) == Exit.OK
+    assert [request.body for request in server.requests] == [{"generations": 40}]
+
+
 def test_events_are_printed_as_json_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     page = {"data": [{"id": 1, "type": "metric", "at": "2026-11-30T12:00:00Z", "data": {"loss": 1.5}}]}
     with scripted_server({"GET /jobs/job_1/events": [as_json(page)]}) as server:
