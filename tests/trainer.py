@@ -65,9 +65,10 @@ class Counting:
         for step in range(first, self.spec["steps"]):
             self.hold(step)
             self.misbehave(step)
-            if self.channel.stop_reason == "budget" and self.spec["finish_on_budget"]:
+            # The result names candidate 0, so that one is scored however long the start took.
+            if step and self.channel.stop_reason == "budget" and self.spec["finish_on_budget"]:
                 break
-            if self.channel.stop_reason is not None:
+            if self.channel.stop_reason is not None and not (step == 0 and self.spec["finish_on_budget"]):
                 self.checkpoint(step)
                 self.channel.raise_if_stopped()
             self.trace(step)
