@@ -211,6 +211,8 @@ def print_result(client: Client, job: Job) -> None:
         if result.get(part):
             print(f"  {result[part]['sentence']}")
             output.make_console().print(output.ranking_table(result[part]))
+    if result.get("honesty"):
+        output.make_console().print(output.honesty_table(result["honesty"]))
 
 
 def find_winner(client: Client, job: Job) -> Candidate:

@@ -69,6 +69,14 @@ def ranking_table(judged: dict[str, Any]) -> Table:
     return table
 
 
+def honesty_table(checks: Sequence[dict[str, Any]]) -> Table:
+    """What a search may claim, a line a check; of its result's ``honesty``."""
+    table = _table("check", "verdict", "in words")
+    for check in checks:
+        table.add_row(check["check"], check["verdict"], check["sentence"])
+    return table
+
+
 def datasets_table(datasets: Iterable[Dataset]) -> Table:
     """One line a dataset."""
     table = _table("dataset", "name", "status", "classes", "images")

@@ -8,6 +8,7 @@ from statistics import NormalDist
 from typing import Generic
 
 from models.templates import model
+from search.honesty import Verdict, holdout_check, ranking_checks
 from search.ranking import LEVEL
 from workers.stages.context import BudgetReached, Json
 from workers.stages.delivery_context import DeliveryContext
@@ -43,7 +44,10 @@ class ReportStage(Generic[Ctx]):
         """Returns the holdout accuracy, None without labels, and what ``judge`` gives."""
         winner = self._finalists(ctx)[0]
         judgement = self._judge(ctx)
-        return {"holdout": _holdout(ctx, winner), **judgement}
+        holdout = _holdout(ctx, winner)
+        if "honesty" in judgement:
+            judgement["honesty"].append(holdout_check(holdout).to_json())
+        return {"holdout": holdout, **judgement}
 
 
 def _holdout(ctx: DeliveryContext, winner: Finalist) -> Json | None:
@@ -75,7 +79,15 @@ def judge_scores(ctx: SearchContext) -> Json:
         by_probe = _judge_by_probe(ctx)
     except BudgetReached:
         ctx.warn("budget_reached", "The time was up before the score could be judged.")
-    return {"rank_correlation": by_probe, "rank_correlation_retrained": judge_by_retraining(ctx)}
+    checks = [*ctx.outputs["search"]["honesty"], *(check.to_json() for check in ranking_checks(by_probe))]
+    for check in checks:
+        if check["verdict"] == Verdict.FAILED:
+            ctx.warn(f"{check['check']}_check_failed", check["sentence"])
+    return {
+        "rank_correlation": by_probe,
+        "rank_correlation_retrained": judge_by_retraining(ctx),
+        "honesty": checks,
+    }
 
 
 def _judge_by_probe(ctx: SearchContext) -> Json | None:

@@ -27,7 +27,7 @@ def search_result(ctx: SearchContext) -> Result:
     search, report = ctx.outputs["search"], ctx.outputs["report"]
     adapters = [(PROJECTOR_FILE, "projector"), (DECODER_FILE, "decoder")]
     further: Json = {name: search[name] for name in ("evaluations", "scores", "baseline")}
-    further |= {name: report[name] for name in ("rank_correlation", "rank_correlation_retrained")}
+    further |= {name: report[name] for name in ("rank_correlation", "rank_correlation_retrained", "honesty")}
     return delivered(
         ctx,
         search_finalists(ctx),

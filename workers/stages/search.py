@@ -19,6 +19,7 @@ from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
 from workers.stages.measuring import Measuring, is_judged
+from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
 from workers.training.streams import numpy_stream
@@ -98,6 +99,7 @@ class _Run:
             "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
             "sample": [self._entry(c) for c in judged],
             "baseline": self._compare(self._baseline) if self._baseline else None,
+            "honesty": self._checks([c.proposal.genotype for c in judged]),
         }
 
     def _generations(self, algorithm: SearchAlgorithm, part: int) -> None:
@@ -218,6 +220,21 @@ class _Run:
             # Over random networks; those that were bred crowd where the score is high.
             "kendall_score_params": ranking.kendall([_score(c) for c in scored], params),
         }
+
+    def _checks(self, sample: Sequence[Genotype]) -> list[Json]:
+        """What noise makes of the search's claims; the rest of the checks is the report's."""
+        decode = self._ctx.space.decode
+        best = [decode(c.proposal.genotype) for c in self._main.best(1 + RUNNERS_UP)]
+        rival = self._baseline.best(1) if self._baseline else ()
+        return noise_checks(
+            self._ctx,
+            self._fitness,
+            best=best,
+            sample=[decode(genotype) for genotype in sample],
+            rival=decode(rival[0].proposal.genotype) if rival else None,
+            evaluations=len(self._baseline.candidates) if self._baseline else 0,
+            lead=_score(self._main.best(1)[0]) - _score(rival[0]) if rival else None,
+        )
 
     def _make_baseline(self) -> SearchAlgorithm:
         return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))

@@ -159,7 +159,7 @@ def test_planned_work_follows_the_spec(channel: RecordingChannel, tmp_path: Path
 
     once = work("once")
     twice = work("twice", retrain={**TINY["retrain"], "epochs": 2})
-    assert twice["retrain"] == 2 * once["retrain"]
+    assert twice["retrain"] == pytest.approx(2 * once["retrain"], rel=0.05)  # both are measured once
     assert twice["teacher"] == once["teacher"]
     no_baseline = work("none", search={**TINY["search"], "baseline": "none"})
     # Not exactly: the teacher's pass is the same for both.

@@ -77,6 +77,12 @@ def test_result_tells_the_whole_story(finished: Run) -> None:
         "fused",
     ]
     assert result["rank_correlation_retrained"] is None  # of two networks
+    checks = {check["check"]: check for check in result["honesty"]}
+    assert list(checks) == ["spread", "baseline", "inversion", "rank_correlation", "parameter_count", "holdout"]
+    assert all(check["sentence"] and check["verdict"] in ("passed", "failed", "undecided") for check in checks.values())
+    assert checks["spread"]["data"]["images"] == 64
+    assert checks["baseline"]["data"]["difference"]["value"] == pytest.approx(result["baseline"]["lead"], abs=1e-5)
+    assert checks["holdout"]["data"] == {"images": 359, "networks": 1}
     assert result["images"] == {"train": 1258, "val": 180, "holdout": 359}
     assert list(result["timings"]) == [stage.name for stage in search_stages()]
     json.dumps(result, allow_nan=False)
