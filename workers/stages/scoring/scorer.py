@@ -86,6 +86,8 @@ class MeasureScorer:
         for view in self._made.make() if settings.teacher_cache else ():
             self._cached.append(view)
             poll()
+        if settings.teacher_cache:
+            self._made.release_teacher()
 
     def score(
         self, arch: Architecture, measures: Sequence[Measure], poll: Callable[[], None] = lambda: None

@@ -70,7 +70,7 @@ class Views:
         settings: ScoringSettings,
         compute: Compute,
     ) -> None:
-        self._teacher = teacher
+        self._teacher: FrozenTeacher | None = teacher
         self._images = images
         self._num_patches = num_patches
         self._measures = set(measures)
@@ -86,6 +86,10 @@ class Views:
             rows = torch.from_numpy(looks)
             mask = PatchMask(drawn.ids_keep[rows], drawn.ids_restore[rows], drawn.hidden[rows])
             yield self._view(looks % total, mask.to(self._compute.device))
+
+    def release_teacher(self) -> None:
+        """Let go of the teacher, whose weights take memory; nothing can be computed any more."""
+        self._teacher = None
 
     def positions(self) -> Iterator[Positions]:
         """Of the images of each view."""
@@ -119,13 +123,14 @@ class Views:
 
     def _view(self, positions: Positions, mask: PatchMask) -> View:
         settings, teacher = self._settings, self._teacher
+        assert teacher is not None, "let go of only when all views are kept"
         blocks = [block_at(share, teacher.depth) for share in settings.depths]
         feature_block = block_at(settings.distill.layer.share, teacher.depth)
         asked = self._measures - WITHOUT_TEACHER
         needed = set(blocks) if asked - {Measure.FEATURE} else set()
         if Measure.FEATURE in asked:
             needed.add(feature_block)
-        tokens = self._tokens(positions, mask, sorted(needed)) if needed else {}
+        tokens = self._tokens(teacher, positions, mask, sorted(needed)) if needed else {}
         relations: dict[Measure, list[Tensor]] = {}
         if Measure.CONSISTENCY in asked:
             targets = [distillation_target(tokens[b], settings.distill.target_norm) for b in blocks]
@@ -137,10 +142,12 @@ class Views:
             features = distillation_target(tokens[feature_block], settings.distill.target_norm)
         return View(positions, mask, relations, features)
 
-    def _tokens(self, positions: Positions, mask: PatchMask, after: Sequence[int]) -> dict[int, Tensor]:
+    def _tokens(
+        self, teacher: FrozenTeacher, positions: Positions, mask: PatchMask, after: Sequence[int]
+    ) -> dict[int, Tensor]:
         images = self._images.batch(positions).to(self._compute.device)
         with self._compute.forward():
-            return dict(zip(after, self._teacher.features(images, mask.ids_keep, after=after), strict=True))
+            return dict(zip(after, teacher.features(images, mask.ids_keep, after=after), strict=True))
 
     def _relations(self, tokens: Sequence[Tensor]) -> list[Tensor]:
         settings = self._settings

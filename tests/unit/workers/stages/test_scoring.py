@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -198,6 +200,17 @@ def test_each_image_has_its_mask_in_whatever_order_images_come() -> None:
 def test_the_effective_rank_is_of_no_single_image() -> None:
     with pytest.raises(ValueError, match="no mean"):
         scorer().of_each_image(SPACE.largest(), Measure.EFFECTIVE_RANK)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_teacher_whose_side_is_kept_is_let_go_of(cached: bool) -> None:
+    taught = teacher()
+    alive = weakref.ref(taught)
+    one = MeasureScorer(parts(), taught, images(M), EVERY, settings(teacher_cache=cached), CPU, poll=lambda: None)
+    del taught
+    gc.collect()
+    assert (alive() is None) == cached
+    assert one.score(SPACE.largest(), BARE)
 
 
 class Verdict(Race):
