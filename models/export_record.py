@@ -89,6 +89,8 @@ class ExportRecord:
         scores: label-free scores of the search by metric name, such as ``consistency``.
         accuracy: measured accuracies.
         provenance: where it came from.
+        latency: ``predicted`` and ``measured`` milliseconds and the ``device`` that they are of; None when latency did
+            not count.
 
     Raises:
         ExportError: when classes or preprocessing do not fit the architecture, or a figure is not finite.
@@ -101,6 +103,7 @@ class ExportRecord:
     scores: Mapping[str, float]
     accuracy: Accuracy
     provenance: Provenance
+    latency: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         arch, pre = self.architecture, self.preprocessing
@@ -135,4 +138,7 @@ def architecture_document(record: ExportRecord, files: Iterable[ExportedFile]) -
     """The content of ``architecture.json``: the genes at its top level, the rest by subject beside them."""
     described = asdict(record)
     del described["architecture"]
+    latency = described.pop("latency")
+    if latency is not None:
+        described["costs"]["latency_ms"] = latency
     return {**record.architecture.to_json(), **described, "files": [asdict(file) for file in files]}

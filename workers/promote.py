@@ -162,9 +162,14 @@ def _rank(session: Session, job: Job, accuracies: Sequence[Accuracy]) -> None:
         session.execute(
             update(Candidate)
             .where(Candidate.job_id == job.id, Candidate.n == entry.candidate_n)
-            .values(rank=entry.rank, accuracy=entry.accuracy)
+            .values(rank=entry.rank, accuracy=entry.accuracy, **_measured(entry))
             .execution_options(synchronize_session=False)
         )
+
+
+def _measured(entry: Accuracy) -> Json:
+    found: Json = {"costs": Candidate.costs.op("||")(entry.costs)} if entry.costs else {}
+    return found if entry.feasible is None else {**found, "feasible": entry.feasible}
 
 
 def _complete_device(session: Session, job: Job, table: Json) -> None:

@@ -229,11 +229,16 @@ class ArtifactRef(FileRef):
 
 
 class Accuracy(_Message):
-    """What retraining gave for a candidate; ``rank`` 0 is the winner."""
+    """What retraining gave for a candidate; ``rank`` 0 is the winner.
+
+    Where latency counts, ``costs`` and ``feasible`` are of the exported network, as it was measured.
+    """
 
     candidate_n: int
     rank: int
     accuracy: Json
+    costs: Json = {}
+    feasible: bool | None = None
 
 
 class Result(_Message):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from models.architecture import Architecture
 from models.export import (
     ARCHITECTURE_FILE,
     MODEL_FILE,
@@ -54,8 +55,10 @@ def exported_name(n: int, file: str) -> str:
     return f"{n}.{file}"
 
 
-def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | None = None) -> Path:
-    """Write the folder of a finalist; a known holdout accuracy goes into its description."""
+def write_finalist(
+    ctx: DeliveryContext, finalist: Finalist, holdout: float | None = None, latency: Json | None = None
+) -> Path:
+    """Write the folder of a finalist; a known holdout accuracy and latency go into its description."""
     folder = export_folder(ctx, finalist.n)
     arch = finalist.architecture
     record = ExportRecord(
@@ -63,6 +66,7 @@ def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | No
         classes=ctx.classes if arch.num_classes else (),
         preprocessing=ctx.dataset.train.preprocessing,
         costs=costs_of(arch),
+        latency=latency,
         scores=finalist.scores,
         accuracy=Accuracy(val=finalist.val, holdout=holdout),
         provenance=Provenance(
@@ -79,34 +83,53 @@ def write_finalist(ctx: DeliveryContext, finalist: Finalist, holdout: float | No
     return folder
 
 
+def exported_latency(ctx: DeliveryContext, n: int) -> Json | None:
+    """What the export stage has measured of a finalist; None where latency does not count, or before that stage."""
+    measured = ctx.outputs.get(ExportStage.name, {}).get("latency", [])
+    return next((entry for entry in measured if entry["n"] == n), None)
+
+
 class ExportStage(Generic[Ctx]):
     """Writes every finalist and loads each again in a process of its own, which knows nothing of this project.
 
     Args:
         finalists: the networks of a job, the winner first.
+        measure: what the exported networks take, by number, architecture and folder; see
+            ``workers.stages.worker_latency.measure_exports``.
     """
 
     name = "export"
 
-    def __init__(self, finalists: Callable[[Ctx], list[Finalist]]) -> None:
+    def __init__(
+        self,
+        finalists: Callable[[Ctx], list[Finalist]],
+        measure: Callable[[Ctx, Sequence[tuple[int, Architecture, Path]]], list[Json]] = lambda ctx, folders: [],
+    ) -> None:
         self._finalists = finalists
+        self._measure = measure
 
     def run(self, ctx: Ctx) -> Json:
-        """Returns one proof for each finalist.
+        """Returns one proof for each finalist, and its latency where that counts.
 
         Raises:
             ExportParityFailed: files that do not load, answer otherwise, or hold another number of parameters.
+            NoFeasibleCandidate: none is within a limit on latency when measured from its files.
         """
         networks = self._finalists(ctx)
         images = next(ctx.dataset.val.first(_PARITY_IMAGES).batches(_PARITY_IMAGES))
         tasks: list[Callable[[], Parity]] = []
+        folders: list[tuple[int, Architecture, Path]] = []
         for finalist in networks:
             folder = write_finalist(ctx, finalist)
+            folders.append((finalist.n, finalist.architecture, folder))
             expected = finalist.load().answer(images)
             tasks.append(lambda folder=folder, expected=expected: verify_export(folder, images, expected))  # type: ignore[misc]
             ctx.poll_to_finish()
         proofs = [_judged(ctx, finalist, proof) for finalist, proof in zip(networks, _prove(ctx, tasks), strict=True)]
-        return {"proofs": proofs}
+        latency = self._measure(ctx, folders)
+        for finalist, entry in zip(networks, latency, strict=bool(latency)):
+            write_finalist(ctx, finalist, latency=entry["latency_ms"])
+        return {"proofs": proofs, "latency": latency}
 
 
 def _prove(ctx: DeliveryContext, tasks: Sequence[Callable[[], Parity]]) -> list[Parity]:

@@ -69,10 +69,17 @@ class Finalist:
 def search_finalists(ctx: SearchContext) -> list[Finalist]:
     """The retrained networks, the winner first: by validation accuracy, then by score.
 
+    Those that are beyond a limit on latency when measured from their exported files come last.
+
     Without retrained ones it is the best-scored candidate, as a backbone without a head.
     """
     best = {entry["n"]: entry for entry in ctx.outputs["search"]["best"]}
-    retrained = sorted(ctx.outputs["retrain"]["networks"], key=lambda net: (-net["val"], -net["score"], net["n"]))
+    exported = ctx.outputs.get("export", {}).get("latency", [])
+    slow = {entry["n"] for entry in exported if not entry["feasible"]}
+    retrained = sorted(
+        ctx.outputs["retrain"]["networks"],
+        key=lambda net: (net["n"] in slow, -net["val"], -net["score"], net["n"]),
+    )
     if not retrained:
         return [_finalist(ctx, ctx.outputs["search"]["best"][0], None)]
     return [_finalist(ctx, best[net["n"]], net["val"]) for net in retrained]

@@ -12,7 +12,7 @@ from search.honesty import Verdict, holdout_check, ranking_checks
 from search.ranking import LEVEL
 from workers.stages.context import BudgetReached, Json
 from workers.stages.delivery_context import DeliveryContext
-from workers.stages.export import Ctx, export_folder, write_finalist
+from workers.stages.export import Ctx, export_folder, exported_latency, write_finalist
 from workers.stages.finalists import Finalist
 from workers.stages.judgement import Truth, judge
 from workers.stages.probe import MAX_IMAGES, probed
@@ -59,7 +59,8 @@ def _holdout(ctx: DeliveryContext, winner: Finalist) -> Json | None:
     network = model.load(export_folder(ctx, winner.n)).to(ctx.compute.device)
     correct = count_correct(network, data, ctx.compute, EVAL_BATCH, ctx.poll_to_finish)
     accuracy = correct / len(data)
-    write_finalist(ctx, winner, holdout=accuracy)
+    latency = exported_latency(ctx, winner.n)
+    write_finalist(ctx, winner, holdout=accuracy, latency=latency and latency["latency_ms"])
     low, high = wilson_interval(correct, len(data))
     return {
         "candidate_n": winner.n,

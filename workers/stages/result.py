@@ -8,7 +8,7 @@ from models.export import ARCHITECTURE_FILE, MODEL_FILE, WEIGHTS_FILE
 from workers.protocol import Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
 from workers.stages.delivery_context import DeliveryContext
-from workers.stages.export import EXPORT_FILES, exported_name
+from workers.stages.export import EXPORT_FILES, exported_latency, exported_name
 from workers.stages.finalists import Finalist, search_finalists
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
@@ -83,6 +83,7 @@ def delivered(
                 candidate_n=network.n,
                 rank=rank,
                 accuracy={"val": network.val, "holdout": holdout if rank == 0 else None},
+                **_measured(ctx, network.n),
             )
             for rank, network in enumerate(networks)
         ],
@@ -90,13 +91,24 @@ def delivered(
 
 
 def _best(ctx: DeliveryContext, winner: Finalist, holdout: float | None) -> Json:
+    latency = exported_latency(ctx, winner.n)
     return {
+        **({"latency_ms": latency["latency_ms"]} if latency else {}),
         "candidate_n": winner.n,
         "genotype": list(winner.architecture.genotype),
         "costs": ctx.costs(winner.architecture),
         "score": winner.score,
         "accuracy": {"val": winner.val, "holdout": holdout},
     }
+
+
+def _measured(ctx: DeliveryContext, n: int) -> Json:
+    """What the measurement of an exported network changes in its candidate."""
+    latency = exported_latency(ctx, n)
+    if latency is None:
+        return {}
+    costs = {"latency_measured_ms": latency["latency_ms"]["measured"]}
+    return {"costs": costs, "feasible": latency["feasible"]}
 
 
 def _exported(ctx: DeliveryContext, networks: Sequence[Finalist]) -> list[ArtifactRef]:

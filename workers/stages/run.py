@@ -35,6 +35,7 @@ from workers.stages.slimmable.transfer import transfer_job
 from workers.stages.supernet import SupernetStage
 from workers.stages.teacher import TeacherStage
 from workers.stages.teacher_import import import_teacher_job
+from workers.stages.worker_latency import candidates_limit, measure_exports
 
 Ctx = TypeVar("Ctx", bound=DeliveryContext)
 Ctx_contra = TypeVar("Ctx_contra", bound=DeliveryContext, contravariant=True)
@@ -61,7 +62,7 @@ def search_stages() -> tuple[Stage[SearchContext], ...]:
         SupernetStage(),
         SearchStage(),
         RetrainStage(),
-        ExportStage(search_finalists),
+        ExportStage(search_finalists, measure_exports),
         ReportStage(search_finalists, judge_scores),
     )
 
@@ -111,6 +112,7 @@ def run_job(start: Start, channel: Channel) -> Result:
 def _search(start: Start, channel: Channel) -> Result:
     if start.spec["method"] == "masktas":
         ctx = SearchContext(start, channel)
+        ctx.latency = candidates_limit(ctx)
         _run_stages(ctx, search_stages(), planned_work)
         return search_result(ctx)
     of_widths = SlimmableContext(start, channel)

@@ -22,6 +22,7 @@ from workers.stages.measuring import Measuring, is_judged
 from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
+from workers.stages.worker_latency import deliverable
 from workers.training.streams import numpy_stream
 
 _NEAREST_MISSES = 3
@@ -88,7 +89,7 @@ class _Run:
         ctx, candidates = self._ctx, self._main.candidates
         self._move_front()
         scores = [c.score for c in candidates if c.score is not None]
-        best = self._main.best(ctx.spec.retrain.top_k)
+        best = deliverable(ctx, self._main.best, ctx.spec.retrain.top_k)
         judged = [c for c in candidates if is_judged(c.proposal) and c.score is not None]
         return {
             "evaluations": len(candidates),

@@ -163,3 +163,33 @@ def test_a_row_keeps_what_the_answer_shows(api: TestClient, session: Session) ->
     device = uploaded(api)
     row = session.scalars(select(Device).where(Device.id == UUID(hex=device["id"][4:]))).one()
     assert (format_id(IdKind.DEVICE, row.id), row.sha256) == (device["id"], TABLE.digest())
+
+
+def search_within(**limit: Any) -> dict[str, Any]:
+    constraints = [{"metric": "latency_ms", **limit}]
+    return {"method": "masktas", "dataset": "digits", "space": "micro", "constraints": constraints}
+
+
+def test_a_search_keeps_the_table_of_the_device_that_it_names(api: TestClient) -> None:
+    device = uploaded(api)
+    response = api.post("/search", json=search_within(device=device["id"], max=0.05))
+    assert response.status_code == 202, response.text
+    job = response.json()
+    [limit] = job["spec"]["constraints"]
+    assert (limit["table_digest"], limit["table"]) == (TABLE.digest(), TABLE.to_json())
+    assert api.delete(f"/devices/{device['id']}").status_code == 204
+    assert api.post("/search/validate", json=job["spec"]).status_code == 200  # what a job shows can be repeated
+
+
+def test_a_limit_on_a_device_that_cannot_predict_names_those_that_can(api: TestClient) -> None:
+    ready, waiting = uploaded(api)["id"], built(api)["id"]
+    for device, code in (
+        ("dev_" + "0" * 32, "unknown_device"),
+        ("board", "unknown_device"),
+        (waiting, "device_not_ready"),
+    ):
+        response = api.post("/search/validate", json=search_within(device=device, max=0.05))
+        assert response.status_code == 422
+        [item] = response.json()["errors"]
+        assert (item["pointer"], item["code"]) == ("/constraints/0/device", code)
+        assert item["allowed"] == [ready]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.presets import resolve
-from service.db.models import Device, Job, JobKind
+from service.db.models import Candidate, Device, Job, JobKind
 from service.ids import IdKind, format_id
 from service.jobs.values import Claim, Finished
 from tests.integration.jobs.rows import in_transaction
 from tests.unit.search.latency_tables import table_for
 from workers.promote import promote_result
-from workers.protocol import Result
+from workers.protocol import Accuracy, Result
 
 TABLE = table_for(resolve("micro", img_size=8, in_chans=1), 10)
 RESULT = Result(result={"digest": TABLE.digest()}, artifacts=[], latency_table=TABLE.to_json())
@@ -51,3 +51,30 @@ def test_a_measurement_whose_device_was_deleted_still_ends(
     assert isinstance(in_transaction(sessions, lambda s: promote_result(s, mine, RESULT)), Finished)
     job = in_transaction(sessions, lambda s: s.get_one(Job, mine.job_id))
     assert (job.result or {})["device"] is None
+
+
+def test_what_exported_networks_take_joins_their_costs_and_decides_feasibility(
+    sessions: sessionmaker[Session], claim: Callable[..., Claim]
+) -> None:
+    mine = claim()
+
+    def found(session: Session) -> None:
+        arch = resolve("micro", img_size=8, in_chans=1).smallest(10)
+        for n in range(2):
+            row = {"generation": 0, "genotype": [float(n)], "parents": [], "architecture": arch.to_json()}
+            session.add(Candidate(job_id=mine.job_id, n=n, costs={"gmacs": 1.0}, feasible=True, **row))
+
+    in_transaction(sessions, found)
+    slow = {"costs": {"latency_measured_ms": 9.0}, "feasible": False}
+    accuracies = [
+        Accuracy(candidate_n=0, rank=0, accuracy={"val": 0.5}),
+        Accuracy(candidate_n=1, rank=1, accuracy={"val": 0.6}, **slow),
+    ]
+    result = Result(result={}, artifacts=[], accuracies=accuracies)
+    in_transaction(sessions, lambda s: promote_result(s, mine, result))
+    query = select(Candidate.costs, Candidate.feasible).order_by(Candidate.n)
+    rows = in_transaction(sessions, lambda s: s.execute(query.where(Candidate.job_id == mine.job_id)).all())
+    assert [tuple(row) for row in rows] == [
+        ({"gmacs": 1.0}, True),
+        ({"gmacs": 1.0, "latency_measured_ms": 9.0}, False),
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from workers.channel import StopRequested
 from workers.protocol import CandidateRow, Candidates, CheckpointMessage
 from workers.stages.latency_limit import LatencyLimit
 from workers.stages.run import run_job
-from workers.stages.search_context import SearchContext
 
 BODY = merged(TINY, {"search": {"baseline": "random"}})
 
@@ -42,13 +40,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> FakeMeter:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> FakeMeter:
-    meter, original = FakeMeter(), SearchContext.__init__
-
-    def init(self: SearchContext, *rest: Any) -> None:
-        original(self, *rest)
-        self.latency = LatencyLimit(meter, **limits)
-
-    monkeypatch.setattr(SearchContext, "__init__", init)
+    meter = FakeMeter()
+    monkeypatch.setattr("workers.stages.run.candidates_limit", lambda ctx: LatencyLimit(meter, **limits))
     return meter
 
 
