@@ -14,6 +14,8 @@ from search.constraints import Constraint, feasible_set
 from search.evolution import EvolutionSearch, EvolutionSettings
 from search.latency import LatencyTable
 from search.listed import ListedSearch
+from search.nsga2 import Nsga2Search
+from search.pareto import Objective
 from search.random_search import RandomSearch
 from search.space import Space
 
@@ -23,6 +25,7 @@ class AlgorithmName(StrEnum):
 
     EVOLUTION = "evolution"
     RANDOM = "random"
+    NSGA2 = "nsga2"
     LISTED = "listed"
 
 
@@ -38,6 +41,7 @@ def make_search(
     table: LatencyTable | None = None,
     listed: Sequence[Genotype] = (),
     seeds: Sequence[Genotype] = (),
+    objectives: Sequence[Objective] = (),
 ) -> SearchAlgorithm:
     """Build a search; to continue an earlier one, ``restore`` its state.
 
@@ -46,14 +50,15 @@ def make_search(
         space: where to search.
         constraints: limits that every proposal meets.
         num_classes: outputs of the head that proposals are priced with.
-        settings: of the evolution; random search takes its population and generations, so that with equal settings
-            both score equally many candidates.
+        settings: of the evolution and of ``nsga2``; random search takes its population and generations, so that with
+            equal settings all score equally many candidates.
         rng: source of all randomness, PCG64 (``numpy.random.default_rng``).
         max_evaluations: at most this many candidates are proposed; the last generation is cut to fit. A list is
             always scored as a whole.
         table: that prices latency, when it is limited.
         listed: what ``listed`` scores; of no use to the others.
         seeds: members that the first generation ends with; of no use to ``listed``.
+        objectives: the axes of the front that ``nsga2`` looks for; of no use to the others.
 
     Raises:
         ValueError: for an unknown name.
@@ -63,6 +68,8 @@ def make_search(
     match AlgorithmName(name):
         case AlgorithmName.EVOLUTION:
             return EvolutionSearch(feasible, settings, rng, max_evaluations, seeds)
+        case AlgorithmName.NSGA2:
+            return Nsga2Search(feasible, settings, objectives, rng, max_evaluations, seeds)
         case AlgorithmName.RANDOM:
             return RandomSearch(
                 feasible,

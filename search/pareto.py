@@ -17,6 +17,23 @@ class Goal(StrEnum):
     MAX = "max"
 
 
+SCORE = "score"
+"""Name of the objective that is told; all others are costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One axis of the front.
+
+    Attributes:
+        metric: :data:`SCORE`, or a :class:`search.metrics.Metric`.
+        goal: which way it improves.
+    """
+
+    metric: str
+    goal: Goal
+
+
 def pareto_front(points: ArrayLike, goals: Sequence[Goal], feasible: ArrayLike | None = None) -> NDArray[np.intp]:
     """Indices of the points that are not dominated.
 

@@ -26,7 +26,7 @@ def search_result(ctx: SearchContext) -> Result:
     """Collect what the stages of a search of architectures have left."""
     search, report = ctx.outputs["search"], ctx.outputs["report"]
     adapters = [(PROJECTOR_FILE, "projector"), (DECODER_FILE, "decoder")]
-    further: Json = {name: search[name] for name in ("evaluations", "scores", "baseline")}
+    further: Json = {name: search[name] for name in ("evaluations", "scores", "generations", "baseline")}
     further |= {name: report[name] for name in ("rank_correlation", "rank_correlation_retrained", "honesty")}
     return delivered(
         ctx,

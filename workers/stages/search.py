@@ -18,6 +18,7 @@ from service.jobs.resolve import listed_genotypes, planned_evaluations
 from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
+from workers.stages.generations import GenerationRecord, objectives_of
 from workers.stages.measuring import Measuring, is_judged
 from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
@@ -58,6 +59,7 @@ class _Run:
         self._baseline: SearchAlgorithm | None = None
         self._measuring = Measuring(ctx, fitness)
         self._told = 0  # candidates of which the supervisor has been told by this attempt
+        self._record = GenerationRecord(ctx)
         self._restore(ctx.state)
 
     def search(self) -> None:
@@ -99,6 +101,7 @@ class _Run:
             "raced_out": sum(self._measuring.is_dropped(c.proposal.genotype) for c in candidates),
             "scores": {"min": min(scores), "median": median(scores), "max": max(scores)},
             "sample": [self._entry(c) for c in judged],
+            "generations": self._record.outputs(),
             "baseline": self._compare(self._baseline) if self._baseline else None,
             "honesty": self._checks([c.proposal.genotype for c in judged]),
         }
@@ -158,6 +161,7 @@ class _Run:
         for message in candidate_messages(rows, joined, left, anew=anew):
             self._ctx.send(message)
         self._front_told = True
+        self._record.add(self._main, self._front.members)
 
     def _row(self, candidate: Candidate) -> CandidateRow:
         proposal = candidate.proposal
@@ -217,6 +221,7 @@ class _Run:
             "evaluations": len(baseline.candidates),
             "best": self._entry(random[0]) if random else None,
             "lead": lead,
+            "hypervolume": self._record.hypervolume(baseline.candidates),
             "sentence": _sentence(self._ctx.spec.search.algorithm, len(baseline.candidates), lead),
             # Over random networks; those that were bred crowd where the score is high.
             "kendall_score_params": ranking.kendall([_score(c) for c in scored], params),
@@ -247,6 +252,7 @@ class _Run:
                 "search": _saved(self._main),
                 "baseline": _saved(self._baseline) if self._baseline else None,
                 **self._measuring.state(),
+                "generations": self._record.state(),
             }
         )
 
@@ -255,6 +261,7 @@ class _Run:
             return
         self._main.restore(**state["search"])
         self._measuring.restore(state)
+        self._record.restore(state["generations"], self._main)
         self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
@@ -303,6 +310,7 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         max_evaluations=max_evaluations,
         listed=listed_genotypes(spec),
         table=ctx.table,
+        objectives=objectives_of(ctx),
     )
 
 

@@ -89,8 +89,10 @@ class ListedArchitecture(Spec):
 class SearchPart(Spec):
     """The search over the supernet. Defaults are those of AutoFormer's published script."""
 
-    algorithm: Literal["evolution", "random", "listed"] = Field(
-        "evolution", description="`listed` proposes nothing: it scores the networks in `architectures`."
+    algorithm: Literal["evolution", "nsga2", "random", "listed"] = Field(
+        "evolution",
+        description="`nsga2` looks for the whole front of the job's `objectives` instead of one best network; `listed` "
+        "proposes nothing: it scores the networks in `architectures`.",
     )
     architectures: list[Annotated[ListedArchitecture, short_form("name", ListedArchitecture)]] | None = Field(
         None, min_length=1, max_length=1000, description="Of `listed`: what is scored, all of it."
@@ -109,7 +111,9 @@ class SearchPart(Spec):
     )
     population: int = Field(50, ge=2, le=10_000)
     generations: int = Field(20, ge=1, le=100_000)
-    parents: int = Field(10, ge=1, le=10_000)
+    parents: int = Field(
+        10, ge=1, le=10_000, description="Best candidates that are bred from; all survivors with `nsga2`."
+    )
     mutation_share: float = Field(0.5, ge=0, le=1, description="Share of each generation bred by mutation.")
     crossover_share: float = Field(0.5, ge=0, le=1, description="Share bred by crossover; the rest is random.")
     mutation: Literal["code", "paper"] = Field(

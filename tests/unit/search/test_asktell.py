@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.architecture import Genotype
@@ -15,12 +15,13 @@ from search.constraints import Constraint, feasible_set
 from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
 from search.metrics import Metric
+from search.pareto import Goal, Objective
 from search.presets import resolve
 from tests.unit.search.latency_tables import table_for
 from tests.unit.search.spaces import small_space, twelve_members
 
 SETTINGS = EvolutionSettings(population=8, generations=4, parents=3)
-every_algorithm = pytest.mark.parametrize("name", [AlgorithmName.EVOLUTION, AlgorithmName.RANDOM])
+every_algorithm = pytest.mark.parametrize("name", [AlgorithmName.EVOLUTION, AlgorithmName.NSGA2, AlgorithmName.RANDOM])
 
 
 def build(name: AlgorithmName, seed: int = 0, **changes: Any) -> SearchAlgorithm:
@@ -30,6 +31,7 @@ def build(name: AlgorithmName, seed: int = 0, **changes: Any) -> SearchAlgorithm
         "num_classes": 10,
         "settings": SETTINGS,
         "rng": np.random.default_rng(seed),
+        "objectives": [Objective("score", Goal.MAX), Objective("gmacs", Goal.MIN)],
     }
     return make_search(name, **{**arguments, **changes})
 
@@ -186,6 +188,7 @@ def through_json(state: Any) -> Any:
 
 
 @every_algorithm
+@settings(max_examples=30)
 @given(stop=st.integers(0, 5), asked=st.booleans(), seed=st.integers(0, 100))
 def test_a_restored_search_continues_identically(name: AlgorithmName, stop: int, asked: bool, seed: int) -> None:
     undisturbed = build(name, seed=seed)

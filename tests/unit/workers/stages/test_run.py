@@ -21,7 +21,7 @@ from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.unit.workers.data.pictures import save
 from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
 from workers.data.importing import import_dataset
-from workers.protocol import ArtifactRef, Candidates, CheckpointMessage, Progress, Result, Start, Warn
+from workers.protocol import ArtifactRef, Candidates, CheckpointMessage, Metric, Progress, Result, Start, Warn
 from workers.stages.run import run_job, search_stages
 
 
@@ -65,6 +65,15 @@ def test_result_tells_the_whole_story(finished: Run) -> None:
     assert result["parity"]["networks"] == 2
     assert result["baseline"]["evaluations"] == 18
     assert result["baseline"]["sentence"]
+    generations = result["generations"]
+    assert list(generations["reference"]) == ["score", "gmacs"]
+    volumes = [row["hypervolume"] for row in generations["rows"]]
+    assert len(volumes) == 3
+    assert volumes[0] > 0
+    assert volumes == sorted(volumes)
+    told = [m.values["hypervolume"] for m in finished.channel.of_type(Metric) if m.stage == "search"]
+    assert told == volumes
+    assert result["baseline"]["hypervolume"] > 0
     assert result["rank_correlation"]["networks"] == 6
     assert result["rank_correlation"]["sentence"]
     measures = [row["name"] for row in result["rank_correlation"]["measures"]]
@@ -210,7 +219,8 @@ def test_training_from_scratch_ignores_the_supernet(tmp_path: Path) -> None:
 
 def test_exhausted_space_is_a_result(tmp_path: Path) -> None:
     space = {"overrides": {"embed_dim": [16], "depth": [1], "num_heads": [1, 2], "mlp_ratio": [1.0]}}
-    channel = run_until(search_start(merged(TINY, {"space": space}), tmp_path), StopAt("retrain"))
+    body = merged(TINY, {"space": space, "search": {"algorithm": "nsga2"}})
+    channel = run_until(search_start(body, tmp_path), StopAt("retrain"))
     outputs = channel.last_checkpoint.state["outputs"]["search"]
     assert (outputs["evaluations"], outputs["stop_reason"]) == (2, "space_exhausted")
 
