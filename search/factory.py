@@ -16,6 +16,7 @@ from search.latency import LatencyTable
 from search.listed import ListedSearch
 from search.nsga2 import Nsga2Search
 from search.pareto import Objective
+from search.predictor import PRESCREEN, PredictorSearch
 from search.random_search import RandomSearch
 from search.space import Space
 
@@ -26,6 +27,7 @@ class AlgorithmName(StrEnum):
     EVOLUTION = "evolution"
     RANDOM = "random"
     NSGA2 = "nsga2"
+    PREDICTOR = "predictor"
     LISTED = "listed"
 
 
@@ -42,6 +44,7 @@ def make_search(
     listed: Sequence[Genotype] = (),
     seeds: Sequence[Genotype] = (),
     objectives: Sequence[Objective] = (),
+    prescreen: int = PRESCREEN,
 ) -> SearchAlgorithm:
     """Build a search; to continue an earlier one, ``restore`` its state.
 
@@ -50,7 +53,7 @@ def make_search(
         space: where to search.
         constraints: limits that every proposal meets.
         num_classes: outputs of the head that proposals are priced with.
-        settings: of the evolution and of ``nsga2``; random search takes its population and generations, so that with
+        settings: of all that breed; random search takes its population and generations, so that with
             equal settings all score equally many candidates.
         rng: source of all randomness, PCG64 (``numpy.random.default_rng``).
         max_evaluations: at most this many candidates are proposed; the last generation is cut to fit. A list is
@@ -59,6 +62,7 @@ def make_search(
         listed: what ``listed`` scores; of no use to the others.
         seeds: members that the first generation ends with; of no use to ``listed``.
         objectives: the axes of the front that ``nsga2`` looks for; of no use to the others.
+        prescreen: children that ``predictor`` breeds for each one that it proposes.
 
     Raises:
         ValueError: for an unknown name.
@@ -70,6 +74,8 @@ def make_search(
             return EvolutionSearch(feasible, settings, rng, max_evaluations, seeds)
         case AlgorithmName.NSGA2:
             return Nsga2Search(feasible, settings, objectives, rng, max_evaluations, seeds)
+        case AlgorithmName.PREDICTOR:
+            return PredictorSearch(feasible, settings, rng, max_evaluations, seeds, prescreen)
         case AlgorithmName.RANDOM:
             return RandomSearch(
                 feasible,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from search.constraints import reachable_range
+from search.latency import LatencyTable
 from search.metrics import Metric
 from search.pareto import SCORE, Goal, Objective, pareto_front
 from search.space import Space
@@ -59,7 +60,11 @@ def _volume(gains: NDArray[np.float64]) -> float:
 
 
 def reference_point(
-    objectives: Sequence[Objective], space: Space, num_classes: int, first_scores: Iterable[float | None]
+    objectives: Sequence[Objective],
+    space: Space,
+    num_classes: int,
+    first_scores: Iterable[float | None],
+    table: LatencyTable | None = None,
 ) -> dict[str, float] | None:
     """The point that the hypervolume of a search is measured from, by objective.
 
@@ -74,7 +79,7 @@ def reference_point(
         if objective.metric == SCORE:
             low, high = min(known), max(known)
         else:
-            reach = reachable_range(space, Metric(objective.metric), num_classes)
+            reach = reachable_range(space, Metric(objective.metric), num_classes, table)
             low, high = reach.min, reach.max
         point[objective.metric] = low if objective.goal is Goal.MAX else high
     return point

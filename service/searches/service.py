@@ -9,6 +9,7 @@ from typing import assert_never
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from models.architecture import Genotype
 from search.latency import LatencyTable
 from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
@@ -24,6 +25,7 @@ from service.jobs.resolve import Resolved, ResolvedSlimmable, latency_pointer, r
 from service.jobs.schemas import Notice
 from service.jobs.spec import WORKER, AnySearchSpec, SearchSpec, SlimmableSpec
 from service.jobs.values import NewJob
+from service.searches.population import find_population
 from service.searches.schemas import Feasibility, ForecastView, ReachableCost, SearchPreview, WidthPreview
 from service.settings import Settings
 from service.supernets.info import SupernetInfo
@@ -42,6 +44,7 @@ class _Named:
     teacher: TeacherInfo | None
     init: TeacherInfo | None
     tables: dict[str, LatencyTable]
+    population: Sequence[Genotype] = ()
 
 
 async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> Job:
@@ -78,7 +81,11 @@ async def _named(session: AsyncSession, owner: str, asked: AnySearchSpec) -> _Na
         teacher = await find_teacher(session, owner, asked.teacher.id, "/teacher/id")
     if isinstance(asked, SlimmableSpec) and asked.init is not None and asked.init.teacher is not None:
         init = await find_teacher(session, owner, asked.init.teacher, "/init/teacher")
-    return _Named(dataset, supernet, teacher, init, await _tables(session, owner, asked))
+    population: Sequence[Genotype] = ()
+    seeds = asked.search.population_from if isinstance(asked, SearchSpec) else None
+    if seeds is not None and seeds.job is not None and seeds.architectures is None:
+        population = await find_population(session, owner, seeds.job)
+    return _Named(dataset, supernet, teacher, init, await _tables(session, owner, asked), population)
 
 
 async def _tables(session: AsyncSession, owner: str, asked: AnySearchSpec) -> dict[str, LatencyTable]:
@@ -95,7 +102,7 @@ async def _tables(session: AsyncSession, owner: str, asked: AnySearchSpec) -> di
 def _resolve(asked: AnySearchSpec, named: _Named) -> Resolved | ResolvedSlimmable:
     match asked:
         case SearchSpec():
-            return resolve_search(asked, named.dataset, named.supernet, named.teacher, named.tables)
+            return resolve_search(asked, named.dataset, named.supernet, named.teacher, named.tables, named.population)
         case SlimmableSpec():
             return resolve_slimmable(asked, named.dataset, named.supernet, named.teacher, named.init)
         case _:

@@ -61,7 +61,7 @@ class GenerationRecord:
         if self._reference is None:
             first = takewhile(lambda c: c.proposal.generation == 0, search.candidates)
             self._reference = reference_point(
-                self._objectives, self._ctx.space, len(self._ctx.classes), (c.score for c in first)
+                self._objectives, self._ctx.space, len(self._ctx.classes), (c.score for c in first), self._ctx.table
             )
 
     def _costs(self, candidate: Candidate) -> dict[str, float]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from models.architecture import Architecture, Genotype
 from search.asktell import Proposal
-from search.measures import JUDGED_NETWORKS
 from search.prefixes import depth_first, path_of
 from workers.stages.context import Json
 from workers.stages.fitness import Fitness
@@ -36,13 +35,18 @@ class Measuring:
         self._seconds_each: float | None = None  # of a candidate, as the last group took them
 
     def measure(
-        self, proposals: Sequence[Proposal], *, may_judge: bool, save: Callable[[], None], report: Callable[[int], None]
+        self,
+        proposals: Sequence[Proposal],
+        *,
+        judge_below: int,
+        save: Callable[[], None],
+        report: Callable[[int], None],
     ) -> None:
         """Measure a generation, or what is left of it after an interruption.
 
         Args:
             proposals: of the generation.
-            may_judge: False when the report judges no measure by these networks.
+            judge_below: the report judges measures by proposals with a smaller ``n``.
             save: writes a checkpoint, with :meth:`state`.
             report: told how many of the proposals are done, time and again.
 
@@ -60,7 +64,7 @@ class Measuring:
             began = time.monotonic()
             found = self._fitness.measure(
                 [archs[i] for i in group],
-                judged=[may_judge and is_judged(todo[i]) for i in group],
+                judged=[todo[i].n < judge_below for i in group],
                 poll=lambda: self._ctx.safe_point(save),
             )
             self._seconds_each = (time.monotonic() - began) / len(group)
@@ -146,8 +150,3 @@ class Measuring:
     def _genotype(self, genes: Sequence[int | float]) -> Genotype:
         # Decoding restores the spelling of numbers: some JSON writers turn a ratio of 4.0 into 4.
         return self._ctx.space.decode(genes).genotype
-
-
-def is_judged(proposal: Proposal) -> bool:
-    """Whether the report judges the measures by this network: the first ones of the random generation."""
-    return proposal.generation == 0 and proposal.n < JUDGED_NETWORKS

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from statistics import median
 
 from models.architecture import Genotype
 from search import ranking
-from search.asktell import Candidate, SearchAlgorithm, StopReason
+from search.asktell import Candidate, Proposal, SearchAlgorithm, StopReason
 from search.constraints import feasible_set
 from search.evolution import EvolutionSettings
 from search.factory import AlgorithmName, make_search
+from search.measures import JUDGED_NETWORKS
 from search.pareto import FrontMove, Goal, GrowingFront
 from service.errors import LossDiverged, NoFeasibleCandidate
-from service.jobs.resolve import listed_genotypes, planned_evaluations
+from service.jobs.resolve import listed_genotypes, planned_evaluations, seeded_genotypes
 from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
 from workers.stages.generations import GenerationRecord, objectives_of
-from workers.stages.measuring import Measuring, is_judged
+from workers.stages.measuring import Measuring
 from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
@@ -52,7 +54,8 @@ class _Run:
         self._front = GrowingFront([Goal(objective.goal) for objective in ctx.spec.objectives])
         self._on_front_until = 0  # candidates that the front has taken
         self._front_told = False  # whether the supervisor has been told of the front by this attempt
-        self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations)
+        seeds = seeded_genotypes(spec)
+        self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations, seeds)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
@@ -92,7 +95,7 @@ class _Run:
         self._move_front()
         scores = [c.score for c in candidates if c.score is not None]
         best = deliverable(ctx, self._main.best, ctx.spec.retrain.top_k)
-        judged = [c for c in candidates if is_judged(c.proposal) and c.score is not None]
+        judged = [c for c in candidates if c.proposal.n < self._judge_below and c.score is not None]
         return {
             "evaluations": len(candidates),
             "stop_reason": "budget" if ctx.budget_reached else str(self._main.finished),
@@ -112,7 +115,7 @@ class _Run:
             self._start_race(part)
             self._measuring.measure(
                 proposals,
-                may_judge=part == 0,
+                judge_below=self._judge_below if part == 0 else 0,
                 save=self._save,
                 report=lambda done, before=before: self._report(before + done, part),  # type: ignore[misc]
             )
@@ -141,11 +144,24 @@ class _Run:
             poll=lambda: self._ctx.safe_point(self._save),
         )
 
+    @property
+    def _judge_below(self) -> int:
+        """The report judges measures by the first networks, as far as these were drawn at random."""
+        return min(self._main.random_first, JUDGED_NETWORKS)
+
     def _first_measures(self) -> list[Measures]:
-        """Of the first generation of which anything was measured, which is complete when anything is scored."""
-        proposals = [*(c.proposal for c in self._main.candidates), *self._main.ask()]
-        measured = [(p.generation, measures) for p in proposals if (measures := self._measuring.of(p.genotype))]
-        return [measures for generation, measures in measured if generation == measured[0][0]]
+        """Of the first generation of which anything was measured, which is complete when anything is scored.
+
+        Its seeds are left out, unless there is nothing else: they are no sample of the space.
+        """
+        first: list[Proposal] = []
+        for proposal in chain((c.proposal for c in self._main.candidates), self._main.ask()):
+            if first and proposal.generation > first[0].generation:
+                break
+            if self._measuring.of(proposal.genotype):
+                first.append(proposal)
+        random = [proposal for proposal in first if proposal.generation or proposal.n < self._main.random_first]
+        return [self._measuring.of(proposal.genotype) for proposal in random or first]
 
     def _report(self, evaluated: int, part: int) -> None:
         best = self._main.best(1)
@@ -287,7 +303,9 @@ class _Run:
         return [{"genotype": list(genotype), "costs": self._measuring.costs(genotype)} for genotype in genotypes]
 
 
-def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int) -> SearchAlgorithm:
+def _algorithm(
+    ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int, seeds: Sequence[Genotype] = ()
+) -> SearchAlgorithm:
     spec = ctx.spec.search
     assert spec.block_mutation_prob is not None, "filled by service.jobs.resolve"
     assert spec.network_mutation_prob is not None, "filled by service.jobs.resolve"
@@ -302,6 +320,7 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
     )
     return make_search(
         name,
+        seeds=seeds,
         space=ctx.space,
         constraints=ctx.constraints,
         num_classes=len(ctx.classes),
@@ -311,6 +330,7 @@ def _algorithm(ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluat
         listed=listed_genotypes(spec),
         table=ctx.table,
         objectives=objectives_of(ctx),
+        prescreen=spec.prescreen,
     )
 
 

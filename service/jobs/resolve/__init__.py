@@ -4,7 +4,7 @@ The defaults follow the published recipes where those say something, and otherwi
 networks.  Everything that was chosen is written into the returned spec.
 """
 
-from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations
+from service.jobs.resolve.algorithm import listed_genotypes, planned_evaluations, seeded_genotypes
 from service.jobs.resolve.devices import design_of, read_table, resolve_build, table_of
 from service.jobs.resolve.evaluation import MeasurePlan, measure_plan
 from service.jobs.resolve.latency import latency_pointer, latency_table, measured_limit
@@ -37,6 +37,7 @@ __all__ = [
     "resolve_build",
     "resolve_search",
     "resolve_slimmable",
+    "seeded_genotypes",
     "slimmable_of",
     "space_of",
     "table_of",

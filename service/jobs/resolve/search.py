@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from models.architecture import Genotype
 from search.constraints import ReachableRange, feasible_set, reachable_ranges
 from search.latency import LatencyTable
 from search.sampling import FeasibleSet
@@ -50,6 +51,7 @@ def resolve_search(
     warm: SupernetInfo | None = None,
     registered: TeacherInfo | None = None,
     tables: Mapping[str, LatencyTable] = MappingProxyType({}),
+    population: Sequence[Genotype] = (),
 ) -> Resolved:
     """Fill every open field of a search.
 
@@ -59,6 +61,7 @@ def resolve_search(
         warm: the supernet of its ``warm_start``.
         registered: the teacher of its ``teacher.id``.
         tables: of the devices that it names by id.
+        population: candidates of the job that its ``search.population_from`` names, the best first.
 
     Raises:
         ValidationFailed: fields that contradict the dataset, the space or each other.
@@ -90,7 +93,8 @@ def resolve_search(
         warnings += check_table(spec, table, space, num_classes)
     reachable = reachable_ranges(space, num_classes, table)
     warnings += check_limits(spec.constraints, space, num_classes, reachable, table)
-    search = resolve_algorithm(search, space, constraints_of(spec.constraints), num_classes, table)
+    limits = constraints_of(spec.constraints)
+    search = resolve_algorithm(search, space, limits, num_classes, table, population, warnings)
     filled = spec.model_copy(
         update={
             "name": spec.name or f"{spec.method} on {dataset.name}",

@@ -15,7 +15,7 @@ from service.jobs.spec.latency import DeviceSpec, LatencyBuildSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
 from service.jobs.spec.recipe import RecipeName, SupervisedSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
-from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, SearchPart
+from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, PopulationSpec, SearchPart
 from service.jobs.spec.slimmable import (
     EVERY,
     AfterEpochs,
@@ -79,6 +79,7 @@ __all__ = [
     "ObjectiveMetric",
     "ObjectiveSpec",
     "OptimSpec",
+    "PopulationSpec",
     "PretrainSpec",
     "RecipeName",
     "ResourcesSpec",

@@ -14,6 +14,9 @@ MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feat
 MetricName = Literal[MeasureName, "fused", "params", "width", "random"]
 """What a search may follow: a measure, several fused by ranks, or a control (:class:`search.measures.Control`)."""
 
+MAX_SEEDED = 0.75
+"""Of a first generation. By the random rest measures are judged, and ranks are fused."""
+
 DepthShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -86,15 +89,39 @@ class ListedArchitecture(Spec):
         return self
 
 
+Listed = Annotated[ListedArchitecture, short_form("name", ListedArchitecture)]
+
+
+class PopulationSpec(Spec):
+    """Networks that the first generation ends with, before anything is bred; they are scored like all others."""
+
+    job: str | None = Field(
+        None, min_length=1, max_length=100, description="Id of an earlier search, `job_...`, whose best are taken."
+    )
+    share: float = Field(
+        0.5, gt=0, le=MAX_SEEDED, description="Of the first generation at most; the rest is drawn at random."
+    )
+    architectures: list[Listed] | None = Field(
+        None, max_length=1000, description="The networks themselves, the best first. Default: those of the job."
+    )
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.job is None and self.architectures is None:
+            raise ValueError("give the job of an earlier search, or architectures")
+        return self
+
+
 class SearchPart(Spec):
     """The search over the supernet. Defaults are those of AutoFormer's published script."""
 
-    algorithm: Literal["evolution", "nsga2", "random", "listed"] = Field(
+    algorithm: Literal["evolution", "nsga2", "predictor", "random", "listed"] = Field(
         "evolution",
-        description="`nsga2` looks for the whole front of the job's `objectives` instead of one best network; `listed` "
-        "proposes nothing: it scores the networks in `architectures`.",
+        description="`nsga2` looks for the whole front of the job's `objectives` instead of one best network. "
+        "`predictor` is `evolution` whose children are screened by a model of the scores so far. `listed` proposes "
+        "nothing: it scores the networks in `architectures`.",
     )
-    architectures: list[Annotated[ListedArchitecture, short_form("name", ListedArchitecture)]] | None = Field(
+    architectures: list[Listed] | None = Field(
         None, min_length=1, max_length=1000, description="Of `listed`: what is scored, all of it."
     )
     metric: MetricName | None = Field(
@@ -108,6 +135,11 @@ class SearchPart(Spec):
         max_length=5,
         description="What `fused` is made of. Default: consistency (of bare tokens without distillation) and "
         "reconstruction, if there is one.",
+    )
+    population_from: Annotated[PopulationSpec, short_form("job", PopulationSpec)] | None = Field(
+        None,
+        description="Start from an earlier search: its best candidates within the limits of this one end the first "
+        "generation.",
     )
     population: int = Field(50, ge=2, le=10_000)
     generations: int = Field(20, ge=1, le=100_000)
@@ -127,6 +159,9 @@ class SearchPart(Spec):
     network_mutation_prob: float | None = Field(
         None, ge=0, le=1, description="For depth and for width. Default: that of `mutation`."
     )
+    prescreen: int = Field(
+        10, ge=2, le=1000, description="Of `predictor`: children that are bred for each one that is scored."
+    )
     max_evaluations: int = Field(1000, ge=1, le=1_000_000)
     baseline: Literal["random", "none"] | None = Field(
         None, description="Random search with the same evaluations. Default: random, but none beside a list."
@@ -139,6 +174,8 @@ class SearchPart(Spec):
             raise ValueError(f"parents {self.parents} exceed the population of {self.population}")
         if (self.algorithm == "listed") != (self.architectures is not None):
             raise ValueError("architectures are given with algorithm listed, and only with it")
+        if self.algorithm == "listed" and self.population_from is not None:
+            raise ValueError("population_from: a list is scored as it is")
         if self.architectures is not None and len(self.architectures) > self.max_evaluations:
             raise ValueError(f"{len(self.architectures)} architectures exceed max_evaluations {self.max_evaluations}")
         if self.fusion is not None and len(set(self.fusion)) < len(self.fusion):

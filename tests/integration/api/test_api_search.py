@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from search.presets import resolve
 from service.db.models import Idempotency, Job, Worker
 from service.ids import IdKind, format_id
-from tests.integration.api.rows import TINY, add_dataset
+from tests.integration.api.rows import TINY, add_candidate, add_dataset, add_job
 from tests.unit.search.latency_tables import table_for
 
 
@@ -51,6 +51,29 @@ def test_the_effective_spec_is_itself_a_valid_body(api: TestClient) -> None:
     again = api.post("/search", json=first["spec"])
     assert again.status_code == 202, again.text
     assert again.json()["spec"] == first["spec"]
+
+
+def test_a_search_starts_from_the_best_of_an_earlier_one(api: TestClient, session: Session, owner: str) -> None:
+    earlier = add_job(session, owner, spec={"method": "masktas", "dataset": {"id": "digits"}})
+    for n, (width, score) in enumerate([(48, 0.1), (64, 0.3), (96, 0.2)]):
+        add_candidate(session, earlier, n, genotype=[3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, float(width)], score=score)
+    seeds = {"job": format_id(IdKind.JOB, earlier)}
+    response = api.post("/search", json={**TINY, "search": {"population_from": seeds}})
+    assert response.status_code == 202, response.text
+    filled = response.json()["spec"]["search"]["population_from"]
+    assert [network["embed_dim"] for network in filled["architectures"]] == [64, 96, 48]
+
+
+def test_a_search_that_nobody_knows_cannot_be_started_from(api: TestClient, session: Session, owner: str) -> None:
+    slimmable = add_job(session, owner, spec={"method": "scala", "dataset": {"id": "digits"}})
+    foreign = add_job(session, "somebody else", spec={"method": "masktas", "dataset": {"id": "digits"}})
+    mine = add_job(session, owner, spec={"method": "masktas", "dataset": {"id": "digits"}})
+    for unknown in ("job_nobody", format_id(IdKind.JOB, slimmable), format_id(IdKind.JOB, foreign)):
+        response = api.post("/search", json={**TINY, "search": {"population_from": unknown}})
+        assert response.status_code == 422
+        (error,) = response.json()["errors"]
+        assert (error["pointer"], error["code"]) == ("/search/population_from/job", "unknown_job")
+        assert error["allowed"] == [format_id(IdKind.JOB, mine)]
 
 
 def test_name_seed_priority_and_metadata_are_kept(api: TestClient) -> None:
