@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from models.architecture import FieldProblem, escape_pointer, is_int
 from search.errors import SpaceError
+from search.plugins import PluginError, PluginGroup, load_plugin, plugin_names
 from search.space import AXES, PATCH_SIZES, Space
 
 
@@ -31,7 +32,7 @@ class Preset:
     the image.
     """
 
-    name: PresetName
+    name: str
     description: str
     embed_dim: tuple[int, ...]
     depth: tuple[int, ...]
@@ -62,7 +63,7 @@ def _base(name: PresetName, num_heads: tuple[int, ...], source: str) -> Preset:
 
 PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
     {
-        preset.name: preset
+        PresetName(preset.name): preset
         for preset in (
             Preset(
                 name=PresetName.MICRO,
@@ -126,6 +127,24 @@ def default_preset(img_size: int) -> PresetName:
     return PresetName.MICRO if img_size <= MICRO_MAX_IMG_SIZE else PresetName.MASKTAS_TINY
 
 
+def preset_names() -> tuple[str, ...]:
+    """The built-in spaces, then those of installed packages."""
+    return (*PresetName, *(name for name in plugin_names(PluginGroup.SPACES) if name not in tuple(PresetName)))
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of a name, from a package if it is not built in.
+
+    Raises:
+        PluginError: there is none, which names all that there are, or its package does not work.
+    """
+    if name in tuple(PresetName):
+        return PRESETS[PresetName(name)]
+    if name not in preset_names():
+        raise PluginError(f"one of {', '.join(preset_names())}")
+    return replace(load_plugin(PluginGroup.SPACES, name, Preset), name=name)
+
+
 def resolve(
     preset: str | None = None,
     *,
@@ -136,7 +155,7 @@ def resolve(
     """Build the space that a user asked for.
 
     Args:
-        preset: a :class:`PresetName`; by default chosen from the image size.
+        preset: a :class:`PresetName` or a space of an installed package; by default chosen from the image size.
         img_size: side of the square input in pixels; by default that of the preset.
         in_chans: 1 (grey) or 3 (RGB).
         overrides: fields of :data:`OVERRIDABLE` to replace.
@@ -150,18 +169,18 @@ def resolve(
         for key in changes
         if key not in OVERRIDABLE
     ]
-    if preset is not None and preset not in tuple(PresetName):
-        problems.append(FieldProblem("/preset", preset, f"one of {', '.join(PresetName)}"))
+    chosen = None
+    try:
+        chosen = find_preset(preset or default_preset(img_size or PRESETS[PresetName.MASKTAS_TINY].default_img_size))
+    except PluginError as error:
+        problems.append(FieldProblem("/preset", preset, str(error)))
     if img_size is not None and not is_int(img_size):
         problems.append(FieldProblem("/img_size", img_size, "an integer"))
-    if problems:
+    if problems or chosen is None:
         raise SpaceError(problems)
-    if preset is None:
-        preset = PresetName.MASKTAS_TINY if img_size is None else default_preset(img_size)
-    chosen = PRESETS[PresetName(preset)]
     side = chosen.default_img_size if img_size is None else img_size
     given: dict[str, Any] = {
-        "name": chosen.name.value,
+        "name": str(chosen.name),
         "embed_dim": chosen.embed_dim,
         "depth": chosen.depth,
         "num_heads": chosen.num_heads,
@@ -186,7 +205,7 @@ def _patch_size(preset: Preset, img_size: int) -> int:
     low, high = (patch_size * preset.grid_size for patch_size in PATCH_SIZES)
     if not low <= img_size <= high or img_size % preset.grid_size:
         allowed = (
-            f"a multiple of {preset.grid_size} from {low} to {high} in space {preset.name.value!r}, "
+            f"a multiple of {preset.grid_size} from {low} to {high} in space {str(preset.name)!r}, "
             "or a patch_size in overrides"
         )
         raise SpaceError([FieldProblem("/img_size", img_size, allowed)])

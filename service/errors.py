@@ -250,6 +250,12 @@ class ExportParityFailed(ServiceError):
     code, title = "export_parity_failed", "The export does not equal the trained network"
 
 
+class PluginFailed(ServiceError):
+    """Code of another package, which brings a metric, does not work."""
+
+    code, title = "plugin_failed", "A plug-in failed"
+
+
 class BudgetExhausted(ServiceError):
     """The budget ran out before there was anything usable."""
 

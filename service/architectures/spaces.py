@@ -11,6 +11,7 @@ from pydantic import Field
 
 from search import presets
 from search.errors import SpaceError
+from search.plugins import PluginError
 from search.published import PUBLISHED
 from search.space import IMG_SIZES, Space
 from service.architectures.schemas import ArchitectureCost
@@ -109,9 +110,12 @@ async def get_space(
     num_classes: NumClasses = 0,
 ) -> SpaceView:
     """A space: its choices, its size, what its members cost, and what papers found in it."""
-    preset = next((preset for preset in presets.PRESETS.values() if preset.name == name), None)
-    if preset is None:
-        raise NotFound(f"There is no space {name[:100]!r}; the spaces are {', '.join(presets.PRESETS)}.")
+    if name not in presets.preset_names():
+        raise NotFound(f"There is no space {name[:100]!r}; the spaces are {', '.join(presets.preset_names())}.")
+    try:
+        preset = presets.find_preset(name)
+    except PluginError as error:
+        raise NotFound(str(error)) from error
     try:
         space = presets.resolve(name, img_size=img_size, in_chans=in_chans.value)
     except SpaceError as error:
@@ -158,7 +162,7 @@ async def describe_space(
 
 
 def _description_of(name: str) -> str:
-    return presets.PRESETS[presets.PresetName(name)].description
+    return presets.find_preset(name).description
 
 
 def _view(description: str, space: Space, num_classes: int, *, published_in: Space) -> SpaceView:

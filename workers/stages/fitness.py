@@ -14,6 +14,7 @@ from search.fusion import LogRankFusion
 from search.measures import FUSED, REFERENCE_NETWORKS, Control, Measure
 from search.racing import Race
 from service.jobs.resolve import measure_plan
+from workers.stages.custom_metric import CustomMetric, ScorerContext
 from workers.stages.scoring import LOOKS, Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import distill_config, load_decoder, load_projector, load_supernet
@@ -46,6 +47,10 @@ class Fitness:
         self._scorer = MeasureScorer(
             parts, load_teacher(ctx), images, self._plan.judged, _settings(ctx), ctx.compute, ctx.poll
         )
+        self._custom: CustomMetric | None = None
+        if self._metric not in (*Measure, FUSED, *Control):
+            context = ScorerContext(supernet=parts.supernet, images=images, device=ctx.compute.device, seed=ctx.seed)
+            self._custom = CustomMetric(self._metric, context)
         self.images = len(images)
         self.visible_patches = self._scorer.visible_patches
 
@@ -62,7 +67,14 @@ class Fitness:
     ) -> list[Measures]:
         """Measures of each candidate by name: all of them of those that the report is to judge the measures by."""
         wanted = [self._plan.judged if all_of_them else self._plan.every for all_of_them in judged]
-        return self._scorer.score_all(archs, wanted, poll, self._race)
+        found = self._scorer.score_all(archs, wanted, poll, self._race)
+        if self._custom is None:
+            return found
+        scored: list[Measures] = []
+        for arch, measures in zip(archs, found, strict=True):
+            scored.append({**measures, self._metric: self._custom.score(arch)})
+            poll()
+        return scored
 
     def per_image(self, arch: Architecture) -> NDArray[np.float64] | None:
         """The followed measure of a candidate on each image (M,), means over masks and depths.

@@ -20,6 +20,7 @@ from search.ranking import Estimate
 from workers.stages.context import Json
 from workers.stages.fitness import control
 from workers.stages.search_context import SearchContext
+from workers.stages.zero_cost import control_column
 from workers.training.streams import numpy_stream
 
 
@@ -86,7 +87,8 @@ Column = NDArray[np.float64]
 def _figures(ctx: SearchContext, networks: Sequence[Json]) -> dict[str, Column]:
     """Measures that were taken of these networks, their fusion, and the controls; by name, in this order."""
     scores: list[Mapping[str, float | None]] = [network["scores"] for network in networks]
-    names = [name for name in (*Measure, FUSED) if any(name in of_one for of_one in scores)]
+    followed = [metric] if (metric := ctx.spec.search.metric) not in (None, *Measure, FUSED, *Control) else []
+    names = [str(name) for name in (*Measure, FUSED, *followed) if any(name in of_one for of_one in scores)]
     figures = {str(name): _column(of_one.get(name) for of_one in scores) for name in names}
     fused = ctx.spec.search.fusion or ()
     if FUSED not in figures and fused and figures.keys() >= set(fused):
@@ -95,6 +97,9 @@ def _figures(ctx: SearchContext, networks: Sequence[Json]) -> dict[str, Column]:
     architectures: list[Architecture] = [ctx.space.decode(network["genotype"]) for network in networks]
     for name in Control:
         figures[name.value] = _column(control(ctx, name, arch) for arch in architectures)
+    zero_cost = ctx.spec.search.warm_start_zero_cost
+    if zero_cost is not None:
+        figures[zero_cost.measure] = _column(control_column(ctx, zero_cost, architectures))
     return figures
 
 

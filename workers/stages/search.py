@@ -26,6 +26,7 @@ from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
 from workers.stages.worker_latency import deliverable
+from workers.stages.zero_cost import zero_cost_seeds
 from workers.training.streams import numpy_stream
 
 _NEAREST_MISSES = 3
@@ -54,7 +55,7 @@ class _Run:
         self._front = GrowingFront([Goal(objective.goal) for objective in ctx.spec.objectives])
         self._on_front_until = 0  # candidates that the front has taken
         self._front_told = False  # whether the supervisor has been told of the front by this attempt
-        seeds = seeded_genotypes(spec)
+        seeds = [] if "search" in ctx.state else _seeds(ctx)
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations, seeds)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
@@ -273,7 +274,7 @@ class _Run:
         )
 
     def _restore(self, state: Json) -> None:
-        if not state:
+        if "search" not in state:
             return
         self._main.restore(**state["search"])
         self._measuring.restore(state)
@@ -332,6 +333,18 @@ def _algorithm(
         objectives=objectives_of(ctx),
         prescreen=spec.prescreen,
     )
+
+
+def _seeds(ctx: SearchContext) -> list[Genotype]:
+    """What the first generation is to end with: an earlier search's best, then those of a zero-cost measure."""
+    spec = ctx.spec.search
+    seeds = seeded_genotypes(spec)
+    zero_cost = spec.warm_start_zero_cost
+    if zero_cost is None:
+        return seeds
+    places = int(spec.population * zero_cost.share) - len(seeds)
+    chosen = zero_cost_seeds(ctx, zero_cost, max(0, places) + len(seeds))
+    return [*seeds, *(genotype for genotype in chosen if genotype not in seeds)][: len(seeds) + max(0, places)]
 
 
 def _saved(algorithm: SearchAlgorithm) -> Json:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from models.architecture import Architecture, count_visible
 from search.measures import FUSED, Control, Measure
-from service.errors import ErrorItem, ValidationFailed
+from search.plugins import PluginGroup, plugin_names
+from service.errors import ErrorItem, ValidationFailed, shortened
 from service.jobs.resolve.masked import check_mask
 from service.jobs.spec import EvaluationSpec, SearchPart, SupernetSpec
 
@@ -114,6 +115,7 @@ def resolve_evaluation(
 
 
 def _fill_metric(asked: SearchPart, supernet: SupernetSpec) -> SearchPart:
+    _check_metric(asked.metric)
     available = available_measures(supernet)
     usual = Measure.CONSISTENCY if Measure.CONSISTENCY in available else Measure.CONSISTENCY_BARE
     part = asked.model_copy(update={"metric": asked.metric or usual.value})
@@ -142,6 +144,14 @@ def _check_racing(part: SearchPart) -> None:
         raise ValidationFailed(
             detail, errors=[ErrorItem(pointer, "not_raceable", detail, {"algorithm": ["evolution"]})]
         )
+
+
+def _check_metric(name: str | None) -> None:
+    known = (*Measure, FUSED, *Control, *plugin_names(PluginGroup.METRICS))
+    if name is not None and name not in known:
+        allowed = [str(metric) for metric in known]
+        detail = f"there is no metric {shortened(repr(name))}"
+        raise ValidationFailed.of([ErrorItem("/search/metric", "unknown_metric", detail, allowed)])
 
 
 def _companions(part: SearchPart, supernet: SupernetSpec) -> bool | list[str]:

@@ -15,7 +15,7 @@ from service.jobs.spec.latency import DeviceSpec, LatencyBuildSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
 from service.jobs.spec.recipe import RecipeName, SupervisedSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
-from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, PopulationSpec, SearchPart
+from service.jobs.spec.search import EvaluationSpec, ListedArchitecture, PopulationSpec, SearchPart, ZeroCostSpec
 from service.jobs.spec.slimmable import (
     EVERY,
     AfterEpochs,
@@ -109,4 +109,5 @@ __all__ = [
     "WidthGridSpec",
     "WidthTeacherSpec",
     "WidthsSpec",
+    "ZeroCostSpec",
 ]

@@ -11,8 +11,9 @@ from service.jobs.spec.base import Spec, short_form
 MeasureName = Literal["consistency", "consistency_bare", "reconstruction", "feature", "effective_rank"]
 """Label-free measures of a subnet; :class:`search.measures.Measure` says what they are."""
 
-MetricName = Literal[MeasureName, "fused", "params", "width", "random"]
-"""What a search may follow: a measure, several fused by ranks, or a control (:class:`search.measures.Control`)."""
+MetricName = Annotated[str, Field(min_length=1, max_length=100)]
+"""What a search may follow: a measure, several fused by ranks, a control (:class:`search.measures.Control`), or a
+metric of an installed package."""
 
 MAX_SEEDED = 0.75
 """Of a first generation. By the random rest measures are judged, and ranks are fused."""
@@ -112,6 +113,21 @@ class PopulationSpec(Spec):
         return self
 
 
+class ZeroCostSpec(Spec):
+    """A start from random networks whose shape promises most before anything is trained."""
+
+    measure: Literal["az_nas", "dss"] = Field(
+        "az_nas",
+        description="AZ-NAS fuses expressivity, trainability and MACs by ranks; DSS sums diversities of attention "
+        "layers and saliencies of the others. Both look at fresh weights.",
+    )
+    candidates: int = Field(500, ge=2, le=20_000, description="Random networks within the limits to choose from.")
+    share: float = Field(
+        0.5, gt=0, le=MAX_SEEDED, description="Of the first generation, less what `population_from` takes."
+    )
+    images: int = Field(16, ge=1, le=1024, description="Of noise, that AZ-NAS looks at.")
+
+
 class SearchPart(Spec):
     """The search over the supernet. Defaults are those of AutoFormer's published script."""
 
@@ -127,7 +143,8 @@ class SearchPart(Spec):
     metric: MetricName | None = Field(
         None,
         description="What the search follows. Default: consistency, without distillation consistency_bare. "
-        "`fused` sums the logarithms of ranks; `params`, `width` and `random` are controls.",
+        "One of the measures (see `evaluation.companions`), `fused`, which sums the logarithms of ranks, the controls "
+        "`params`, `width` and `random`, or a metric of an installed package.",
     )
     fusion: list[MeasureName] | None = Field(
         None,
@@ -140,6 +157,11 @@ class SearchPart(Spec):
         None,
         description="Start from an earlier search: its best candidates within the limits of this one end the first "
         "generation.",
+    )
+    warm_start_zero_cost: Annotated[ZeroCostSpec, short_form("measure", ZeroCostSpec)] | None = Field(
+        None,
+        description="Choose a part of the first generation by a measure that needs no training. The report then tells "
+        "how well that measure ranks.",
     )
     population: int = Field(50, ge=2, le=10_000)
     generations: int = Field(20, ge=1, le=100_000)
@@ -174,8 +196,8 @@ class SearchPart(Spec):
             raise ValueError(f"parents {self.parents} exceed the population of {self.population}")
         if (self.algorithm == "listed") != (self.architectures is not None):
             raise ValueError("architectures are given with algorithm listed, and only with it")
-        if self.algorithm == "listed" and self.population_from is not None:
-            raise ValueError("population_from: a list is scored as it is")
+        if self.algorithm == "listed" and (self.population_from or self.warm_start_zero_cost) is not None:
+            raise ValueError("population_from and warm_start_zero_cost: a list is scored as it is")
         if self.architectures is not None and len(self.architectures) > self.max_evaluations:
             raise ValueError(f"{len(self.architectures)} architectures exceed max_evaluations {self.max_evaluations}")
         if self.fusion is not None and len(set(self.fusion)) < len(self.fusion):
