@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
-from scipy.optimize import nnls
 
 from models.architecture import Architecture, FieldProblem, is_int
 from search.latency import MAX_NS, HeldOut, LatencyError, LatencySetting, LatencyTable
@@ -91,5 +90,8 @@ def _least_squares(networks: Sequence[Measured], counts: Callable[[Architecture]
     times = np.array([ns for _, ns in networks], dtype=float)
     parts = np.array([[1, *counts(arch)] for arch, _ in networks], dtype=float) / times[:, None]
     scale = np.linalg.norm(parts, axis=0)
+    # Here, not above: the API reads tables but fits none, and the library takes a second to load.
+    from scipy.optimize import nnls
+
     solution, _ = nnls(parts / scale, np.ones(len(times)))
     return [round(float(ns)) for ns in solution / scale]

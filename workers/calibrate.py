@@ -21,7 +21,8 @@ from models.architecture import Architecture
 from models.supernet import Supernet
 from search.cost import macs, params
 from service.forecast.calibration import Calibration, fit_speeds
-from service.forecast.work import TRAINING, Work
+from service.forecast.quantity import Work
+from service.forecast.work import TRAINING
 from workers.training.compute import Compute, choose_compute
 from workers.training.streams import torch_stream
 

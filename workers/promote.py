@@ -14,7 +14,6 @@ from sqlalchemy import delete, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from search.latency import LatencyTable
 from service.db.models import (
     Artifact,
     Candidate,
@@ -175,6 +174,9 @@ def _measured(entry: Accuracy) -> Json:
 def _complete_device(session: Session, job: Job, table: Json) -> None:
     """Give the device of a measurement its table; one that was deleted meanwhile stays so."""
     statement = update(Device).where(Device.job_id == job.id)
+    # Here, not above: a worker that waits for jobs does without numpy.
+    from search.latency import LatencyTable
+
     values = {"latency_table": table, "sha256": LatencyTable.from_json(table).digest()}
     known = session.scalars(
         statement.values(**values).returning(Device.id).execution_options(synchronize_session=False)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.forecast.work import Work
+from service.forecast.quantity import Work
 
 CALIBRATION_KEY = "calibration"
 """Under which a worker's ``info`` holds it."""

@@ -8,7 +8,7 @@ from statistics import median
 
 from service.forecast.calibration import Calibration
 from service.forecast.footprint import Footprint
-from service.forecast.work import Work
+from service.forecast.quantity import Work
 
 _MARGIN = 0.5
 """Of what no formula here counts: reading, changing and mixing images, checkpoints, measuring. From the runs listed in

@@ -12,8 +12,9 @@ from search.space import Space
 from search.widths import measured_widths
 from service.datasets.info import DatasetInfo
 from service.forecast.footprint import Footprint, TrainingSize, activations, file_bytes, pixel_bytes
+from service.forecast.quantity import Work
 from service.forecast.widths import WidthFacts, width_work
-from service.forecast.work import SearchFacts, Work, search_work
+from service.forecast.work import SearchFacts, search_work
 from service.jobs.resolve import (
     Resolved,
     ResolvedSlimmable,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from models.architecture import Architecture
 from models.slimmable import Slimmable
 from search.cost import macs, params
-from service.forecast.work import Work, evaluation, images_of, steps_of, training
+from service.forecast.quantity import Work
+from service.forecast.work import evaluation, images_of, steps_of, training
 from service.jobs.spec import SlimmableSpec
 
 _STEP_BETWEEN = 2

@@ -1,8 +1,4 @@
-"""How much work the stages of a search of architectures are; pure arithmetic on a filled spec.
-
-Multiply-accumulates alone say little of small networks, whose steps are spent on calling a few dozen operations, nor of
-large optimizers. So work has several parts, each of which a machine does at a speed of its own.
-"""
+"""How much work the stages of a search of architectures are; pure arithmetic on a filled spec."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from models.architecture import Architecture
 from search.cost import macs, params
 from search.measures import JUDGED_NETWORKS, Measure
 from search.space import Space
+from service.forecast.quantity import Work
 from service.jobs.resolve import measure_plan, planned_evaluations
 from service.jobs.spec import MaskedSpec, OptimSpec, PretrainSpec, SearchSpec, SupernetSpec
 
@@ -26,40 +23,6 @@ PROBED_IMAGES = 1000
 _DECODER_MLP_RATIO = 4
 _THREE_QUARTERS = 0.75
 _EVAL_BATCH = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Work of a stage.
-
-    Attributes:
-        macs: multiply-accumulates of forward passes; a backward pass counts twice.
-        passes: of one block over one batch, counted likewise.
-        updates: parameters times optimizer steps.
-        processes: fresh ones that import the libraries, one after the other.
-    """
-
-    macs: float = 0.0
-    passes: float = 0.0
-    updates: float = 0.0
-    processes: float = 0.0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            macs=self.macs + other.macs,
-            passes=self.passes + other.passes,
-            updates=self.updates + other.updates,
-            processes=self.processes + other.processes,
-        )
-
-    def times(self, factor: float) -> Work:
-        """As often; processes too."""
-        return Work(
-            macs=self.macs * factor,
-            passes=self.passes * factor,
-            updates=self.updates * factor,
-            processes=self.processes * factor,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ def test_a_folder_without_labels_is_searched(
     events = list(client.follow(job.id))
     job = client.job(job.id)
     assert job.status == "succeeded", job.error
-    assert {event.data["stage"] for event in events if event.type == "metric"} == {"teacher", "supernet"}
+    assert {event.data["stage"] for event in events if event.type == "metric"} == {"teacher", "supernet", "search"}
     assert job.result is not None
     assert job.result["holdout"] is None
     winner = client.winner(job.id)

@@ -81,7 +81,8 @@ def contradicts_itself(document: dict[str, Any]) -> bool:
     depth, image, patch = document["depth"], document["img_size"], document["patch_size"]
     lengths = {len(document["num_heads"]), len(document["mlp_ratio"])}
     channels = [int(document["embed_dim"] * ratio) for ratio in document["mlp_ratio"]]
-    return bool(lengths != {depth} or image % patch or (image // patch) ** 2 > 65_536 or min(channels) < 1)
+    misplaced = document["distilled"] and (document["rel_pos"] or document["pool"] != "token")
+    return bool(misplaced or lengths != {depth} or image % patch or (image // patch) ** 2 > 65_536 or min(channels) < 1)
 
 
 @pytest.mark.parametrize("key", ["embed_dim", "depth", "num_heads", "mlp_ratio"])

@@ -154,5 +154,5 @@ def test_a_valid_slimmable_body_tells_how_many_widths_are_within_the_limits(
     }
     with scripted_server({"POST /search/validate": [as_json(answer)]}) as server:
         assert run("validate", "--dataset", "digits", "--method", "scala", "--url", server.url) == Exit.OK
-    assert capsys.readouterr().out.splitlines() == ["valid: 13 of 25 widths meet all limits"]
+    assert capsys.readouterr().out.splitlines()[0] == "valid: 13 of 25 widths meet all limits"
     assert server.requests[0].body == {"dataset": "digits", "method": "scala"}

@@ -9,7 +9,7 @@ from service.forecast.calibration import CALIBRATION_KEY, Calibration, fit_speed
 from service.forecast.estimate import estimate
 from service.forecast.footprint import Footprint, TrainingSize, activations
 from service.forecast.jobs import forecast_search, forecast_widths
-from service.forecast.work import Work
+from service.forecast.quantity import Work
 from service.jobs.resolve import resolve_search, resolve_slimmable
 from service.jobs.spec import DatasetRef, SearchSpec, SlimmableSpec
 

@@ -43,6 +43,9 @@ MAY_STAY_OPEN = {
     "/teacher/pretrain/clip_grad",
     "/retrain/clip_grad",
     "/search/architectures",
+    "/search/population_from",
+    "/search/warm_start_zero_cost",
+    "/search/evaluation/racing",
     "/search/architectures/name",
     "/search/fusion",  # where nothing could be fused
     "/budget/max_wall_seconds",
