@@ -222,10 +222,10 @@ def _control(gain: Estimate | None, metric: str, about: str) -> Check:
     if gain is None:
         sentence = f"{metric} cannot be compared with the parameter count {about}: it is the same, or has no spread."
         return Check(name, Verdict.UNDECIDED, sentence, data)
-    told = f"{metric} ranks better than the parameter count by a tau of {gain} {about}"
+    told = f"Kendall's tau of {metric} less that of the parameter count is {gain} {about}"
     if gain.low > 0:
-        return Check(name, Verdict.PASSED, f"{told}.", data)
-    return Check(name, Verdict.FAILED, f"{told}: it does not beat this control.", data)
+        return Check(name, Verdict.PASSED, f"{told}: it beats this control.", data)
+    return Check(name, Verdict.FAILED, f"{told}: it is not shown to beat this control.", data)
 
 
 def holdout_check(measured: Mapping[str, Any] | None) -> Check:

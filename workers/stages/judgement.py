@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from models.architecture import Architecture
 from search import ranking
 from search.fusion import LogRankFusion
+from search.honesty import estimate_json
 from search.measures import FUSED, Control, Measure
 from search.ranking import Estimate
 from workers.stages.context import Json
@@ -77,7 +78,7 @@ class _Row:
 
     def to_json(self, name: str) -> Json:
         figures = {"kendall": self.kendall, "spearman": self.spearman, "gain_over_params": self.gain}
-        return {"name": name, "networks": self.networks} | {k: _estimate(v) for k, v in figures.items()}
+        return {"name": name, "networks": self.networks} | {k: estimate_json(v) for k, v in figures.items()}
 
 
 Column = NDArray[np.float64]
@@ -113,10 +114,6 @@ def _row(ctx: SearchContext, column: Column, params: Column, truth: Column) -> _
     correlation = ranking.rank_correlation(ours, true, numpy_stream(ctx.seed, "report", "bootstrap"))
     gain = ranking.correlation_gain(ours, theirs, true, numpy_stream(ctx.seed, "report", "bootstrap"))
     return _Row(len(ours), correlation.kendall, correlation.spearman, gain)
-
-
-def _estimate(estimate: Estimate | None) -> Json | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def _sentence(metric: str, truth: str, kendall: Estimate, gain: Estimate | None) -> str:
