@@ -47,7 +47,13 @@ def run(study: Study, wanted: Callable[[Entry], bool], images: Path, work: Path,
     imports.mkdir(parents=True, exist_ok=True)
     # Networks this small are faster on one thread than on two.
     settings = Settings(
-        _env_file=None, data_dir=work / "data", import_root=imports, port=0, trainer_threads=1, worker_slots=slots
+        _env_file=None,
+        data_dir=work / "data",
+        import_root=imports,
+        port=0,
+        trainer_threads=1,
+        worker_slots=slots,
+        calibrate=False,  # nobody asks for an estimate
     )
     missing = {e.name: e.needs for e in study.entries if wanted(e) and e.name not in memory.entries}
     waiting = [entry for entry in study.entries if entry.name in missing or entry.name in missing.values()]

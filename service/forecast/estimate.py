@@ -11,8 +11,8 @@ from service.forecast.footprint import Footprint
 from service.forecast.quantity import Work
 
 _MARGIN = 0.5
-"""Of what no formula here counts: reading, changing and mixing images, checkpoints, measuring. Assumed;
-``benchmarks/forecast.py`` puts it to the test."""
+"""Of what no formula here counts: reading, changing and mixing images, checkpoints, measuring. A round
+figure, which ``benchmarks/forecast.py`` puts to the test."""
 
 _FIXED_STARTS = 1.5
 """Starts of processes that every job has: its trainer, and what a supervisor does around it."""
