@@ -22,7 +22,7 @@ from search.space import Space
 from service.jobs.resolve import design_of, make_space, resolve_build, table_of
 from service.jobs.spec import LatencyBuildSpec
 from workers.latency.execution import Execution
-from workers.latency.measure import Timing
+from workers.latency.measure import Latency, Timing, levelled
 from workers.latency.networks import measure_networks
 
 
@@ -75,15 +75,17 @@ def main() -> None:
     two = [arch.with_classes(classes) for arch in pair(make_space(build.space))]
     networks = [*chosen.networks, *two]
     timing = Timing(percentile=build.percentile, warmup_runs=build.warmup_runs, runs=build.runs)
-    taken: dict[int, int] = {}
+    taken: dict[int, Latency] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for group in measure_networks(networks, execution, timing, build.seed, Path(scratch)):
-            taken |= {i: latency.ns for i, latency in group.items()}
+            taken |= group
     known = len(chosen.networks)
-    times = [taken[i] for i in range(known)]
-    table = table_of(build, chosen, times, device=execution.label, threads=asked.threads)
+    times = levelled([taken[i] for i in range(len(networks))])
+    table = table_of(build, chosen, times[:known], device=execution.label, threads=asked.threads)
     print_error(table, len(chosen.fitted))
-    print_pair(table, two, [taken[known], taken[known + 1]])
+    anchors = [latency.anchor_ns for latency in taken.values() if latency.anchor_ns is not None]
+    print(f"the machine changed by {max(anchors) / min(anchors) - 1:.0%} meanwhile")
+    print_pair(table, two, times[known:])
 
 
 def print_error(table: LatencyTable, fitted: int) -> None:
@@ -100,8 +102,9 @@ def print_pair(table: LatencyTable, two: list[Architecture], taken_ns: list[int]
     predicted = [table.predict_ns(arch) for arch in two]
     for name, arch, said, took in zip(("deep, narrow", "shallow, wide"), two, predicted, taken_ns, strict=True):
         print(f"{name:14} {macs(arch) / 1e9:8.4f} GMACs  predicted {said / MS:8.3f} ms  measured {took / MS:8.3f} ms")
+    apart = abs(taken_ns[0] - taken_ns[1]) / max(taken_ns)
     right = (predicted[0] < predicted[1]) == (taken_ns[0] < taken_ns[1])
-    print(f"order: {'right' if right else 'wrong'}")
+    print(f"order: {'right' if right else 'wrong'}; as measured they are {apart:.1%} apart")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Latency:
         warmup_runs: passes before them.
         steady: whether the passes were steady when timing began.
         outliers: passes far above the others; they count like all.
+        anchor_ns: what the network that every group is measured beside took in the same rounds; None: no such network.
     """
 
     ns: int
@@ -73,6 +74,7 @@ class Latency:
     warmup_runs: int
     steady: bool
     outliers: int
+    anchor_ns: int | None = None
 
     @property
     def ms(self) -> float:
@@ -107,6 +109,26 @@ def measure(
             poll()
             taken[i].append(_timed(passes[i], clock))
     return [_latency(times, timing, warm) for times, warm in zip(taken, warmed, strict=True)]
+
+
+def levelled(taken: Sequence[Latency]) -> list[int]:
+    """Nanoseconds as if all had been measured at one time.
+
+    A machine that others share is at times slower by a third for minutes, and all networks are so alike. So what a
+    network took is related to its anchor, and the median of what the anchor took stands for the machine.
+
+    Args:
+        taken: networks that were measured beside one anchor.
+
+    Raises:
+        ValueError: one was measured without an anchor.
+    """
+    anchors = [latency.anchor_ns for latency in taken]
+    known = [anchor for anchor in anchors if anchor is not None]
+    if len(known) < len(anchors):
+        raise ValueError(f"{len(anchors) - len(known)} of {len(anchors)} networks were measured without an anchor")
+    usual = median(known) if known else 0
+    return [max(1, round(latency.ns * usual / anchor)) for latency, anchor in zip(taken, known, strict=True)]
 
 
 def percentile_ns(times: Sequence[int], percentile: int) -> int:

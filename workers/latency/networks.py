@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from models.architecture import Architecture
@@ -14,6 +15,8 @@ from workers.training.streams import numpy_stream, torch_stream
 
 _GROUP_PARAMS = 200_000_000
 """Parameters of networks that are in memory at once; 0.8 GB in float32."""
+
+_ANCHOR = 0
 
 _GROUP_NETWORKS = 16
 """Most networks of a group; what was measured is reported, and can be saved, after each."""
@@ -32,7 +35,8 @@ def measure_networks(
     """Measure networks in groups, those of a group in turns.
 
     Which networks form a group is drawn, so that a machine that changes in the course of time does not favour the
-    networks at one end of the list.
+    networks at one end of the list. The first of the list is the anchor, which is measured beside every group as well
+    (see ``measure.levelled``).
 
     Args:
         networks: what to measure.
@@ -51,9 +55,10 @@ def measure_networks(
         if not missing:
             continue
         with execution.settled():
-            passes = [_pass(networks[i], i, execution, seed, scratch, poll) for i in missing]
+            passes = [_pass(networks[i], i, execution, seed, scratch, poll) for i in (_ANCHOR, *missing)]
             rng = numpy_stream(seed, "latency", "rounds", members[0])
-            yield dict(zip(missing, measure(passes, timing, rng, poll=poll), strict=True))
+            anchor, *taken = measure(passes, timing, rng, poll=poll)
+            yield {i: replace(latency, anchor_ns=anchor.ns) for i, latency in zip(missing, taken, strict=True)}
 
 
 def groups(networks: Sequence[Architecture], seed: int) -> list[list[int]]:

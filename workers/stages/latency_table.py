@@ -13,7 +13,7 @@ from service.jobs.resolve import design_of, table_of
 from service.jobs.spec import DeviceSpec, LatencyBuildSpec
 from workers.channel import Channel
 from workers.latency.execution import Execution, NotExecutable
-from workers.latency.measure import Latency, Timing
+from workers.latency.measure import Latency, Timing, levelled
 from workers.latency.networks import measure_networks
 from workers.protocol import Result, Start
 from workers.stages.context import Context, Json
@@ -41,7 +41,7 @@ def latency_table_job(start: Start, channel: Channel) -> Result:
     chosen = design_of(build)
     execution = _execution(ctx, build)
     taken = _measure(ctx, build, chosen, execution)
-    times = [taken[i].ns for i in range(len(chosen.networks))]
+    times = levelled([taken[i] for i in range(len(chosen.networks))])
     try:
         table = table_of(build, chosen, times, device=execution.label, threads=execution.threads)
     except LatencyError as error:
@@ -65,7 +65,9 @@ def _execution(ctx: Context, build: LatencyBuildSpec) -> Execution:
 
 def _measure(ctx: Context, build: LatencyBuildSpec, chosen: Design, execution: Execution) -> dict[int, Latency]:
     """What each network took, by its place; goes on from the last checkpoint."""
-    taken = {int(i): Latency(**latency) for i, latency in ctx.state.get("taken", {}).items()}
+    saved = {int(i): Latency(**latency) for i, latency in ctx.state.get("taken", {}).items()}
+    # Checkpoints of older versions tell of no anchor.
+    taken = {i: latency for i, latency in saved.items() if latency.anchor_ns is not None}
     timing = Timing(percentile=build.percentile, warmup_runs=build.warmup_runs, runs=build.runs)
     for group in measure_networks(
         chosen.networks, execution, timing, build.seed, ctx.run_dir, known=frozenset(taken), poll=ctx.poll
@@ -89,9 +91,16 @@ def _summary(table: LatencyTable, chosen: Design, taken: list[Latency]) -> Json:
         "error_share": table.mape,
         # How far repeated calls of one network lie apart: no prediction can be closer than that.
         "spread_share": median((latency.high_ns - latency.low_ns) / latency.ns for latency in taken),
+        # How much the machine itself changed between groups of networks; taken out of the times.
+        "drift_share": _drift(taken),
         "unsteady": sum(not latency.steady for latency in taken),
         "outliers": sum(latency.outliers for latency in taken),
     }
+
+
+def _drift(taken: list[Latency]) -> float:
+    anchors = [latency.anchor_ns for latency in taken if latency.anchor_ns is not None]
+    return max(anchors) / min(anchors) - 1
 
 
 def _warn_of_others(ctx: Context) -> None:

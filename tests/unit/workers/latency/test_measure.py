@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from workers.latency.measure import Pass, Timing, measure, percentile_ns
+from workers.latency.measure import Latency, Pass, Timing, levelled, measure, percentile_ns
 
 
 class Machine:
@@ -99,3 +99,17 @@ def test_a_slow_first_pass_alone_is_not_hopeless() -> None:
 def test_timings_that_time_nothing_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="percentile of 1 to 99"):
         Timing(**wrong)
+
+
+def latency_of(ns: int, anchor_ns: int | None) -> Latency:
+    return Latency(ns, ns, ns, runs=1, warmup_runs=1, steady=True, outliers=0, anchor_ns=anchor_ns)
+
+
+def test_networks_of_slower_minutes_are_levelled_by_their_anchor() -> None:
+    quiet, busy = [latency_of(200, 100), latency_of(300, 100), latency_of(100, 100)], [latency_of(300, 150)]
+    assert levelled([*quiet, *busy]) == [200, 300, 100, 200]
+
+
+def test_networks_without_an_anchor_cannot_be_levelled() -> None:
+    with pytest.raises(ValueError, match="1 of 2 networks"):
+        levelled([latency_of(200, 100), latency_of(200, None)])

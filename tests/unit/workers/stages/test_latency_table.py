@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,25 @@ def test_a_measured_table_prices_the_space_and_tells_its_error_on_networks_that_
     assert result.result["digest"] == table.digest()
     assert result.result["networks"] == {"fitted": len(chosen.fitted), "held_out": 6}
     assert (table.setting.threads, table.setting.runs, table.setting.num_classes) == (1, 3, 10)
+
+
+def test_a_machine_that_grows_slower_between_groups_spoils_no_prediction(
+    tmp_path: Path, additive_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled, factors = Execution.settled, iter(range(10, 100))
+    used: list[int] = []
+
+    def slower(self: Execution) -> AbstractContextManager[None]:
+        used.append(factor := next(factors))
+        monkeypatch.setattr("workers.latency.measure._timed", lambda run, clock: factor * run())
+        return settled(self)
+
+    monkeypatch.setattr(Execution, "settled", slower)
+    result = run_job(start_of(tmp_path), RecordingChannel())
+    assert result.latency_table is not None
+    assert LatencyTable.from_json(result.latency_table).mape == pytest.approx(0, abs=1e-3)
+    assert len(used) > 1, "one group cannot differ from another"
+    assert result.result["drift_share"] == pytest.approx(used[-1] / used[0] - 1)
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
