@@ -39,6 +39,8 @@ DATASET = BUILTINS["digits"]
 OBJECTIVES = (Objective("score", Goal.MAX), Objective("gmacs", Goal.MIN))
 GOALS = [objective.goal for objective in OBJECTIVES]
 POPULATION = 50
+RIVALS = (POPULATION, 20)
+"""Populations of the evolution runs that share a budget: with the usual one each has few generations."""
 
 Point = tuple[float, float]
 """Score and GMACs."""
@@ -117,14 +119,22 @@ class Scores:
         return [self._known[genotype] for genotype in genotypes]
 
 
-def run(name: AlgorithmName, space: Space, scores: Scores, budget: int, seed: int, **more: Any) -> list[Point]:
+def run(
+    name: AlgorithmName,
+    space: Space,
+    scores: Scores,
+    budget: int,
+    seed: int,
+    population: int = POPULATION,
+    **more: Any,
+) -> list[Point]:
     """All scored candidates of one search."""
     search: SearchAlgorithm = make_search(
         name,
         space=space,
         constraints=more.pop("constraints", []),
         num_classes=0,
-        settings=EvolutionSettings(population=POPULATION, generations=budget),
+        settings=EvolutionSettings(population=population, parents=max(2, population // 5), generations=budget),
         rng=np.random.default_rng(seed),
         max_evaluations=budget,
         objectives=OBJECTIVES,
@@ -140,14 +150,14 @@ def run(name: AlgorithmName, space: Space, scores: Scores, budget: int, seed: in
     ]
 
 
-def under_limits(space: Space, scores: Scores, budget: int, seed: int, limits: int) -> list[Point]:
+def under_limits(space: Space, scores: Scores, budget: int, seed: int, limits: int, population: int) -> list[Point]:
     """Candidates of evolution runs under evenly spaced limits, up to none."""
     reach = reachable_range(space, Metric.GMACS, 0)
     found = []
     for i in range(1, limits + 1):
         limit = Constraint(Metric.GMACS, max=reach.min + (reach.max - reach.min) * i / limits)
         share = budget // limits + (i <= budget % limits)
-        found += run(AlgorithmName.EVOLUTION, space, scores, share, seed, constraints=[limit])
+        found += run(AlgorithmName.EVOLUTION, space, scores, share, seed, population, constraints=[limit])
     return found
 
 
@@ -164,9 +174,13 @@ def main() -> None:
         ctx = trained(Path(folder), asked.epochs, asked.images)
         space, scores = ctx.space, Scores(ctx)
         budget = asked.evaluations
+
+        def rivals(population: int) -> Callable[[int], list[Point]]:
+            return lambda seed: under_limits(space, scores, budget, seed, asked.limits, population)
+
         algorithms: dict[str, Callable[[int], list[Point]]] = {
             "nsga2": lambda seed: run(AlgorithmName.NSGA2, space, scores, budget, seed),
-            f"evolution, {asked.limits} limits": lambda seed: under_limits(space, scores, budget, seed, asked.limits),
+            **{f"evolution, {asked.limits} limits, population {size}": rivals(size) for size in RIVALS},
             "random": lambda seed: run(AlgorithmName.RANDOM, space, scores, budget, seed),
         }
         found = {name: [search(seed) for seed in range(asked.seeds)] for name, search in algorithms.items()}
