@@ -2,9 +2,9 @@
 
 The job's spec says what happens: ``steps``; ``checkpoint_every``; ``hold_at``: wait before this step until the file
 ``gate`` exists or a stop is asked for; ``trace``: a file that gets a line ``fence step`` for each step, which shows
-who worked when; ``replace_files``: each checkpoint overwrites the files of the one before;
-``finish_on_budget``: send a result when the budget is spent; ``fault`` from step
-``fault_at`` on, in attempts up to number ``fault_attempts``.
+who worked when; ``replace_files``: each checkpoint overwrites the files of the one before; ``binding``: checkpoints
+are so; ``finish_on_budget``: send a result when the budget is spent; ``fault`` from step ``fault_at`` on, in attempts
+up to number ``fault_attempts``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Counting:
         self.spec: dict[str, Any] = {
             "steps": 10,
             "checkpoint_every": 4,
+            "binding": False,
             "hold_at": None,
             "gate": None,
             "trace": None,
@@ -147,7 +148,11 @@ class Counting:
         path = "count.bin" if self.spec["replace_files"] else f"count-{step}.bin"
         ref = self.write("count.bin", path, str(step))
         teacher = Resource(kind="teacher", name="counter", file="count.bin", info={"architecture": {"depth": step}})
-        self.channel.send(CheckpointMessage(stage="count", state={"step": step}, files=[ref], resources=[teacher]))
+        binding = self.spec["binding"]
+        state = {"step": step}
+        self.channel.send(
+            CheckpointMessage(stage="count", state=state, files=[ref], resources=[teacher], binding=binding)
+        )
 
     def result(self) -> Result:
         ref = self.write("weights.bin", "weights.bin", json.dumps({"steps": self.spec["steps"]}))

@@ -211,13 +211,18 @@ class Resource(_Message):
 
 
 class CheckpointMessage(_Message):
-    """A point to resume from. It counts from the moment that the supervisor has promoted it."""
+    """A point to resume from. It counts from the moment that the supervisor has promoted it.
+
+    What is sent behind a ``binding`` one may not be recorded unless that was promoted: it holds something that no other
+    attempt would find again, such as a measured time.
+    """
 
     type: Literal["checkpoint"] = "checkpoint"
     stage: str
     state: Json
     files: list[FileRef]
     resources: list[Resource] = []
+    binding: bool = False
 
 
 class ArtifactRef(FileRef):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ class Supervisor:
             self._run_dir = self._dirs.make(self._claim.job_id, self._claim.fence)
             ending = self._execute()
             if isinstance(ending, Succeeded):
-                self._store_artifacts(ending.result)
+                self._upload_patiently(ending.result.artifacts)
             return self._keeper.write(lambda session: self._finish(session, ending))
         except ServiceError as error:
             ending = Failed.by(error)
@@ -184,12 +185,19 @@ class Supervisor:
         message = message.model_copy(update={"resources": [*held_over, *message.resources]})
         self._unpromoted = message.resources  # until it is promoted: each resource is announced only once
         try:
-            upload(self._context.store, self._run_dir, message.files)
+            if message.binding:
+                self._upload_patiently(message.files)
+            else:
+                upload(self._context.store, self._run_dir, message.files)
         except FileRefused as error:
+            if message.binding:
+                raise
             # A trainer that is ahead has replaced the files by those of a later checkpoint, whose message follows.
             log.info("checkpoint_superseded", stage=message.stage, why=str(error))
             return
         except Unavailable as error:
+            if message.binding:
+                raise
             log.warning("checkpoint_not_stored", stage=message.stage, error=error.detail)
             return
         self._recorder.flush()
@@ -220,14 +228,13 @@ class Supervisor:
         detail = f"The trainer {how} in stage {stage} of attempt {self._claim.attempt}, without saying why."
         return WorkerLost(detail, extra={"exit_code": code, "last_known": self._last_known | self._keeper.facts})
 
-    def _store_artifacts(self, result: Result) -> None:
-        """Upload the result; a store that does not answer gets as long as a lease to come back.
+    def _upload_patiently(self, refs: Sequence[FileRef]) -> None:
+        """Upload what the attempt cannot do without; a store that does not answer gets as long as a lease to come back.
 
         Raises:
-            StorageFull, Unavailable: the result cannot be stored.
+            StorageFull, Unavailable: the files cannot be stored.
             FileRefused: a file is not what the trainer said.
         """
-        refs: list[FileRef] = list(result.artifacts)
         give_up_at = time.monotonic() + self._context.settings.lease_s
         while True:
             try:

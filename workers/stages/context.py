@@ -156,8 +156,13 @@ class Context:
         """Register a teacher or supernet with the next checkpoint; its file must be kept."""
         self._resources.append(resource)
 
-    def checkpoint(self, state: Json) -> None:
-        """Send everything that the job would go on from; ``state`` is that of this stage."""
+    def checkpoint(self, state: Json, *, binding: bool = False) -> None:
+        """Send everything that the job would go on from.
+
+        Args:
+            state: of this stage.
+            binding: what is sent from now on may become known to no one unless this checkpoint is kept.
+        """
         now = time.monotonic()
         spent = self.timings.get(self.stage, 0.0) + now - self._entered_at
         self.timings[self.stage], self._entered_at = spent, now
@@ -166,6 +171,7 @@ class Context:
             state={"stage": self.stage, "outputs": self.outputs, "state": state, "timings": self.timings},
             files=[self.reference(name, written) for name, written in sorted(self._files.items())],
             resources=self._resources,
+            binding=binding,
         )
         self.send(message)
         self._resources = []

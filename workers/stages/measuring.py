@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from models.architecture import Architecture, Genotype
 from search.asktell import Proposal
@@ -12,6 +13,14 @@ from workers.stages.context import Json
 from workers.stages.fitness import Fitness
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
+
+
+class Save(Protocol):
+    """Writes a checkpoint of the search."""
+
+    def __call__(self, *, binding: bool = False) -> None:
+        """``binding``: see ``workers.protocol.CheckpointMessage``."""
+        ...
 
 
 class Measuring:
@@ -39,7 +48,7 @@ class Measuring:
         proposals: Sequence[Proposal],
         *,
         judge_below: int,
-        save: Callable[[], None],
+        save: Save,
         report: Callable[[int], None],
     ) -> None:
         """Measure a generation, or what is left of it after an interruption.
@@ -127,7 +136,7 @@ class Measuring:
         self._dropped = {self._genotype(genes): measures for genes, measures in state.get("dropped", [])}
         self._latencies = {self._genotype(genes): latency for genes, latency in state.get("latencies", [])}
 
-    def _measure_latencies(self, proposals: Sequence[Proposal], save: Callable[[], None]) -> None:
+    def _measure_latencies(self, proposals: Sequence[Proposal], save: Save) -> None:
         limit = self._ctx.latency
         todo = [p for p in proposals if p.genotype not in self._latencies] if limit is not None else []
         for proposal in todo:
@@ -137,7 +146,7 @@ class Measuring:
             self._ctx.safe_point(save)
         if todo:
             # No clock repeats: what the search is told must be in a checkpoint first, or a resumed one would differ.
-            save()
+            save(binding=True)
 
     def _group_size(self) -> int:
         if self._seconds_each is None:

@@ -262,7 +262,7 @@ class _Run:
     def _make_baseline(self) -> SearchAlgorithm:
         return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
 
-    def _save(self) -> None:
+    def _save(self, *, binding: bool = False) -> None:
         # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.
         self._ctx.checkpoint(
             {
@@ -270,7 +270,8 @@ class _Run:
                 "baseline": _saved(self._baseline) if self._baseline else None,
                 **self._measuring.state(),
                 "generations": self._record.state(),
-            }
+            },
+            binding=binding,
         )
 
     def _restore(self, state: Json) -> None:

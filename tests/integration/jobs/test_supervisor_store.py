@@ -98,6 +98,21 @@ def test_a_checkpoint_that_cannot_be_stored_now_does_not_stop_the_job(
     assert [row.state for row in run.rows(Checkpoint)] == [{"step": 8}]
 
 
+def test_nothing_is_recorded_ahead_of_a_binding_checkpoint(faulty: Callable[..., Bench], store: Faulty) -> None:
+    run = faulty(checkpoint_every=4, binding=True)
+    store.refusals = 2
+    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
+    assert [row.state for row in run.rows(Checkpoint)] == [{"step": 4}, {"step": 8}]
+    evaluated = 0
+    at_checkpoints = []
+    for event in run.events(EventType.CANDIDATE, EventType.CHECKPOINT):
+        if event.type == EventType.CHECKPOINT:
+            at_checkpoints.append(evaluated)
+        else:
+            evaluated = event.payload["evaluated"]
+    assert at_checkpoints == [4, 8]
+
+
 def test_of_replaced_checkpoints_the_last_is_promoted(bench: Callable[..., Bench]) -> None:
     run = bench(replace_files=True, steps=40, checkpoint_every=1)
     run.attempt()

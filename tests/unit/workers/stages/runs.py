@@ -73,8 +73,13 @@ def search_to_export(
 ) -> Found:
     """Run the tiny search up to its export, in as many attempts as there are stops and one more."""
     start = search_start({**body, **(changes or {})}, folder, checkpoint_s=checkpoint_s)
+    return run_in_attempts(start, folder, *stops, StopAt("export"))
+
+
+def run_in_attempts(start: Start, folder: Path, *stops: StopAt) -> Found:
+    """Run a search until the last of the stops, each attempt from where the one before was stopped."""
     rows: dict[int, CandidateRow] = {}
-    for stop in [*stops, StopAt("export")]:
+    for stop in stops:
         channel = run_until(start, stop)
         for batch in channel.of_type(Candidates):
             for row in batch.rows:

@@ -71,7 +71,7 @@ def test_what_was_measured_is_in_a_checkpoint_before_the_search_is_told(tmp_path
         run_job(search_start(BODY, tmp_path, checkpoint_s=1e9), channel)
     saved: dict[tuple[float, ...], float] = {}
     for message in channel.messages:
-        if isinstance(message, CheckpointMessage) and message.stage == "search":
+        if isinstance(message, CheckpointMessage) and message.stage == "search" and message.binding:
             saved |= {tuple(genes): ms for genes, ms in message.state["state"].get("latencies", [])}
         if isinstance(message, Candidates):
             assert all(saved[tuple(row.genotype)] == row.costs["latency_ms"] for row in message.rows)
