@@ -32,10 +32,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the trainer is told, and the number of the checkpoint that it goes on from (0: from the beginning)."""
+    """What the trainer is told, and what it goes on from.
+
+    Attributes:
+        start: the order.
+        checkpoint_n: number of the checkpoint that it goes on from; 0: from the beginning.
+        fetched: digests of the checkpoint's files, which were checked.
+    """
 
     start: Start
     checkpoint_n: int
+    fetched: frozenset[str]
 
 
 def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Prepared | Lost:
@@ -88,7 +95,9 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
         resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
     )
-    return Prepared(start, checkpoint.n if checkpoint else 0)
+    if checkpoint is None:
+        return Prepared(start, 0, frozenset())
+    return Prepared(start, checkpoint.n, frozenset(checkpoint.files.values()))
 
 
 def _restore(store: ArtifactStore, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Checkpoint | Lost | None:

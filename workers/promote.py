@@ -48,18 +48,28 @@ class FileRefused(Exception):
         super().__init__(f"{ref.name} ({ref.path}): {why}")
 
 
-def upload(store: ArtifactStore, run_dir: Path, refs: Sequence[FileRef]) -> None:
+def upload(store: ArtifactStore, run_dir: Path, refs: Sequence[FileRef], stored: set[str]) -> None:
     """Put files into the store and check that they are what the trainer said.
+
+    Args:
+        store: where to.
+        run_dir: where from.
+        refs: what the trainer said.
+        stored: digests of what this attempt has read or written in the store before. Such files are not read again:
+            checkpoints name all their files, and most of these are those of the one before. New ones are added.
 
     Raises:
         FileRefused: see there. Files of a checkpoint may be gone because a later one has replaced them.
         StorageFull, Unavailable: see ``ArtifactStore.put_file``.
     """
     for ref in refs:
+        if ref.sha256 in stored and store.exists(ref.sha256):
+            continue
         with _pinned(run_dir, ref) as path:
-            stored = store.put_file(path)
-        if (stored.sha256, stored.size) != (ref.sha256, ref.size_bytes):
-            raise FileRefused(ref, f"has the digest {stored.sha256}, announced was {ref.sha256}")
+            found = store.put_file(path)
+        if (found.sha256, found.size) != (ref.sha256, ref.size_bytes):
+            raise FileRefused(ref, f"has the digest {found.sha256}, announced was {ref.sha256}")
+        stored.add(found.sha256)
 
 
 def promote_checkpoint(session: Session, claim: Claim, n: int, message: CheckpointMessage) -> Lost | None:

@@ -110,6 +110,7 @@ class Supervisor:
         self._recorder = Recorder(claim, keeper.write)
         self._run_dir = Path()
         self._next_checkpoint = 1
+        self._stored: set[str] = set()  # digests of files that the store has had from this attempt, or given to it
         self._unpromoted: list[Resource] = []
         self._result: Result | None = None
         self._error: Json | None = None
@@ -148,6 +149,7 @@ class Supervisor:
 
     def _note_start(self, prepared: Prepared) -> None:
         self._next_checkpoint = prepared.checkpoint_n + 1
+        self._stored |= prepared.fetched
         note = {"threads": prepared.start.threads, "resumed_from": prepared.checkpoint_n or None}
         self._keeper.write(
             lambda session: session.execute(
@@ -188,7 +190,7 @@ class Supervisor:
             if message.binding:
                 self._upload_patiently(message.files)
             else:
-                upload(self._context.store, self._run_dir, message.files)
+                upload(self._context.store, self._run_dir, message.files, self._stored)
         except FileRefused as error:
             if message.binding:
                 raise
@@ -238,7 +240,7 @@ class Supervisor:
         give_up_at = time.monotonic() + self._context.settings.lease_s
         while True:
             try:
-                return upload(self._context.store, self._run_dir, refs)
+                return upload(self._context.store, self._run_dir, refs, self._stored)
             except Unavailable:
                 if time.monotonic() > give_up_at or self._keeper.lost:
                     raise

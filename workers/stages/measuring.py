@@ -9,10 +9,10 @@ from typing import Protocol
 from models.architecture import Architecture, Genotype
 from search.asktell import Proposal
 from search.prefixes import depth_first, path_of
-from workers.stages.context import Json
 from workers.stages.fitness import Fitness
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
+from workers.stages.search_ledger import Kept, Rows, SearchLedger
 
 
 class Save(Protocol):
@@ -33,11 +33,13 @@ class Measuring:
     Args:
         ctx: of the search.
         fitness: measures candidates.
+        ledger: gets every measurement as soon as it is known.
     """
 
-    def __init__(self, ctx: SearchContext, fitness: Fitness) -> None:
+    def __init__(self, ctx: SearchContext, fitness: Fitness, ledger: SearchLedger) -> None:
         self._ctx = ctx
         self._fitness = fitness
+        self._ledger = ledger
         self._known: dict[Genotype, Measures] = {}
         self._dropped: dict[Genotype, Measures] = {}  # of those that lost a race: on a part of the images
         self._latencies: dict[Genotype, float] = {}  # milliseconds
@@ -56,7 +58,7 @@ class Measuring:
         Args:
             proposals: of the generation.
             judge_below: the report judges measures by proposals with a smaller ``n``.
-            save: writes a checkpoint, with :meth:`state`.
+            save: writes a checkpoint, with the ledger.
             report: told how many of the proposals are done, time and again.
 
         Raises:
@@ -78,8 +80,7 @@ class Measuring:
             )
             self._seconds_each = (time.monotonic() - began) / len(group)
             for i, measures in zip(group, found, strict=True):
-                of_its_kind = self._dropped if LOOKS in measures else self._known
-                of_its_kind[todo[i].genotype] = measures
+                self._keep(todo[i].genotype, measures)
             report(len(proposals) - len(order))
         report(len(proposals))
 
@@ -122,19 +123,16 @@ class Measuring:
             return []
         return sorted(self._latencies, key=lambda genotype: limit.violation(self._latencies[genotype]))[:count]
 
-    def state(self) -> Json:
-        """For a checkpoint."""
-        return {
-            "measures": [[list(genotype), measures] for genotype, measures in self._known.items()],
-            "dropped": [[list(genotype), measures] for genotype, measures in self._dropped.items()],
-            "latencies": [[list(genotype), latency] for genotype, latency in self._latencies.items()],
-        }
+    def restore(self, rows: Rows) -> None:
+        """Go on from what the ledger has kept, exactly."""
+        self._known = {self._genotype(genes): measures for genes, measures in rows[Kept.MEASURES]}
+        self._dropped = {self._genotype(genes): measures for genes, measures in rows[Kept.DROPPED]}
+        self._latencies = {self._genotype(genes): latency for genes, latency in rows[Kept.LATENCY]}
 
-    def restore(self, state: Json) -> None:
-        """Go on from a state, exactly."""
-        self._known = {self._genotype(genes): measures for genes, measures in state["measures"]}
-        self._dropped = {self._genotype(genes): measures for genes, measures in state.get("dropped", [])}
-        self._latencies = {self._genotype(genes): latency for genes, latency in state.get("latencies", [])}
+    def _keep(self, genotype: Genotype, measures: Measures) -> None:
+        kind, of_its_kind = (Kept.DROPPED, self._dropped) if LOOKS in measures else (Kept.MEASURES, self._known)
+        of_its_kind[genotype] = measures
+        self._ledger.add(kind, [[genotype, measures]])
 
     def _measure_latencies(self, proposals: Sequence[Proposal], save: Save) -> None:
         limit = self._ctx.latency
@@ -142,7 +140,8 @@ class Measuring:
         for proposal in todo:
             assert limit is not None, "there is something to do only with a limit"
             arch = self._ctx.space.decode(proposal.genotype, len(self._ctx.classes))
-            self._latencies[proposal.genotype] = limit.meter.measure(arch)
+            taken_ms = self._latencies[proposal.genotype] = limit.meter.measure(arch)
+            self._ledger.add(Kept.LATENCY, [[proposal.genotype, taken_ms]])
             self._ctx.safe_point(save)
         if todo:
             # No clock repeats: what the search is told must be in a checkpoint first, or a resumed one would differ.

@@ -25,6 +25,7 @@ from workers.stages.measuring import Measuring
 from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
+from workers.stages.search_ledger import Kept, SearchLedger
 from workers.stages.worker_latency import deliverable
 from workers.stages.zero_cost import zero_cost_seeds
 from workers.training.streams import numpy_stream
@@ -42,7 +43,9 @@ class SearchStage:
         fitness = Fitness(ctx)
         run = _Run(ctx, fitness)
         run.search()
-        return {**run.outputs(), "images": fitness.images, "visible_patches": fitness.visible_patches}
+        outputs = {**run.outputs(), "images": fitness.images, "visible_patches": fitness.visible_patches}
+        run.seal()
+        return outputs
 
 
 class _Run:
@@ -61,7 +64,8 @@ class _Run:
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
         self._baseline: SearchAlgorithm | None = None
-        self._measuring = Measuring(ctx, fitness)
+        self._ledger = SearchLedger(ctx)
+        self._measuring = Measuring(ctx, fitness, self._ledger)
         self._told = 0  # candidates of which the supervisor has been told by this attempt
         self._record = GenerationRecord(ctx)
         self._restore(ctx.state)
@@ -127,6 +131,7 @@ class _Run:
                 [self._measuring.score(genotype) for genotype in genotypes],
                 [self._measuring.violation(genotype) for genotype in genotypes],
             )
+            self._ledger.add(Kept.TOLD if part == 0 else Kept.RANDOM, algorithm.history(before))
             if part == 0:
                 self._tell_supervisor()
 
@@ -266,24 +271,29 @@ class _Run:
         # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.
         self._ctx.checkpoint(
             {
-                "search": _saved(self._main),
-                "baseline": _saved(self._baseline) if self._baseline else None,
-                **self._measuring.state(),
+                "search": {"state": self._main.state()},
+                "baseline": {"state": self._baseline.state()} if self._baseline else None,
                 "generations": self._record.state(),
+                "ledger": self._ledger.save(),
             },
             binding=binding,
         )
 
+    def seal(self) -> None:
+        """Leave the search as a file of the result."""
+        self._ledger.seal({"search": {"state": self._main.state()}, "generations": self._record.state()})
+
     def _restore(self, state: Json) -> None:
         if "search" not in state:
             return
-        self._main.restore(**state["search"])
-        self._measuring.restore(state)
+        rows = self._ledger.restore(state)
+        self._main.restore(state["search"]["state"], rows[Kept.TOLD])
+        self._measuring.restore(rows)
         self._record.restore(state["generations"], self._main)
         self._told = len(self._main.candidates)  # the supervisor writes what it was told before a checkpoint
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
-            self._baseline.restore(**state["baseline"])
+            self._baseline.restore(state["baseline"]["state"], rows[Kept.RANDOM])
 
     def _no_feasible(self) -> NoFeasibleCandidate:
         nearest = [m.genotype for m in self._main.nearest_misses(_NEAREST_MISSES)]
@@ -346,10 +356,6 @@ def _seeds(ctx: SearchContext) -> list[Genotype]:
     places = int(spec.population * zero_cost.share) - len(seeds)
     chosen = zero_cost_seeds(ctx, zero_cost, max(0, places) + len(seeds))
     return [*seeds, *(genotype for genotype in chosen if genotype not in seeds)][: len(seeds) + max(0, places)]
-
-
-def _saved(algorithm: SearchAlgorithm) -> Json:
-    return {"state": algorithm.state(), "history": algorithm.history()}
 
 
 def _score(candidate: Candidate) -> float:

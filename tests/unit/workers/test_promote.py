@@ -33,7 +33,7 @@ def ref(path: str, content: bytes = b"data") -> FileRef:
 def test_plain_files_below_the_run_directory_enter(store: ArtifactStore, run_dir: Path, path: str) -> None:
     (run_dir / path).parent.mkdir(exist_ok=True)
     (run_dir / path).write_bytes(b"data")
-    upload(store, run_dir, [ref(path)])
+    upload(store, run_dir, [ref(path)], set())
     assert b"".join(store.open_range(ref(path).sha256)) == b"data"
     assert (run_dir / path).read_bytes() == b"data"
 
@@ -96,5 +96,24 @@ def nothing(run_dir: Path) -> str:
 def test_anything_else_is_refused(store: ArtifactStore, run_dir: Path, make: Callable[[Path], str]) -> None:
     path = make(run_dir)
     with pytest.raises(FileRefused, match=r"a\.bin"):
-        upload(store, run_dir, [ref(path)])
+        upload(store, run_dir, [ref(path)], set())
     assert not store.exists(ref(path).sha256)
+
+
+def test_what_was_stored_before_is_not_read_again_unless_it_is_gone(store: ArtifactStore, run_dir: Path) -> None:
+    (run_dir / "a.bin").write_bytes(b"data")
+    stored: set[str] = set()
+    upload(store, run_dir, [ref("a.bin")], stored)
+    (run_dir / "a.bin").unlink()
+    upload(store, run_dir, [ref("a.bin")], stored)
+    store.delete(ref("a.bin").sha256)
+    with pytest.raises(FileRefused, match="does not exist"):
+        upload(store, run_dir, [ref("a.bin")], stored)
+
+
+def test_what_lies_in_the_store_already_is_read_all_the_same(store: ArtifactStore, run_dir: Path) -> None:
+    (run_dir / "a.bin").write_bytes(b"data")
+    upload(store, run_dir, [ref("a.bin")], set())
+    (run_dir / "a.bin").write_bytes(b"datA")
+    with pytest.raises(FileRefused, match="announced"):
+        upload(store, run_dir, [ref("a.bin")], set())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +55,16 @@ def run_until(start: Start, *stops: StopAt) -> StoppingChannel:
     with pytest.raises(StopRequested):
         run_job(start, channel)
     return channel
+
+
+def kept_rows(start: Start, checkpoint: CheckpointMessage) -> dict[str, list[Any]]:
+    """What the files of a checkpoint within the search hold, by kind."""
+    rows: defaultdict[str, list[Any]] = defaultdict(list)
+    for name, _ in checkpoint.state["state"]["ledger"]["segments"]:
+        for line in (Path(start.run_dir) / name).read_text().splitlines():
+            kind, row = json.loads(line)
+            rows[kind].append(row)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

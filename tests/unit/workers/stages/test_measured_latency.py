@@ -11,8 +11,7 @@ import pytest
 from models.architecture import Architecture
 from service.errors import NoFeasibleCandidate
 from tests.stage_runs import TINY, merged, resumed, search_start
-from tests.unit.workers.stages.runs import StopAt, StoppingChannel, run_until
-from workers.channel import StopRequested
+from tests.unit.workers.stages.runs import StopAt, StoppingChannel, kept_rows, run_until
 from workers.protocol import CandidateRow, Candidates, CheckpointMessage
 from workers.stages.latency_limit import LatencyLimit
 from workers.stages.run import run_job
@@ -66,13 +65,12 @@ def test_a_proposal_beyond_the_limit_is_told_as_not_feasible(meter: FakeMeter, t
 
 @pytest.mark.usefixtures("every_progress", "meter")
 def test_what_was_measured_is_in_a_checkpoint_before_the_search_is_told(tmp_path: Path) -> None:
-    channel = StoppingChannel(StopAt("retrain"))
-    with pytest.raises(StopRequested):
-        run_job(search_start(BODY, tmp_path, checkpoint_s=1e9), channel)
+    start = search_start(BODY, tmp_path, checkpoint_s=1e9)
+    channel = run_until(start, StopAt("retrain"))
     saved: dict[tuple[float, ...], float] = {}
     for message in channel.messages:
         if isinstance(message, CheckpointMessage) and message.stage == "search" and message.binding:
-            saved |= {tuple(genes): ms for genes, ms in message.state["state"].get("latencies", [])}
+            saved |= {tuple(genes): ms for genes, ms in kept_rows(start, message)["latency"]}
         if isinstance(message, Candidates):
             assert all(saved[tuple(row.genotype)] == row.costs["latency_ms"] for row in message.rows)
     assert saved
@@ -83,7 +81,7 @@ def test_a_resumed_search_keeps_what_was_measured(tmp_path: Path) -> None:
     start = search_start(BODY, tmp_path)
     first = run_until(start, StopAt("search", 0.3))
     second = run_until(resumed(start, first.last_checkpoint, tmp_path), StopAt("retrain"))
-    known = {tuple(genes): ms for genes, ms in first.last_checkpoint.state["state"]["latencies"]}
+    known = {tuple(genes): ms for genes, ms in kept_rows(start, first.last_checkpoint)["latency"]}
     kept = [row for row in rows(second) if tuple(row.genotype) in known]
     assert kept
     assert all(known[tuple(row.genotype)] == row.costs["latency_ms"] for row in kept)

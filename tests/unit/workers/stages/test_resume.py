@@ -8,7 +8,7 @@ import pytest
 
 from models.architecture import Architecture
 from tests.stage_runs import TINY, resumed, search_start
-from tests.unit.workers.stages.runs import Found, StopAt, StoppingChannel, run_until, search_to_export
+from tests.unit.workers.stages.runs import Found, StopAt, StoppingChannel, kept_rows, run_until, search_to_export
 from workers.channel import StopRequested
 from workers.protocol import CheckpointMessage
 from workers.stages.run import run_job
@@ -55,8 +55,8 @@ def test_another_seed_finds_something_else(undisturbed: Found, tmp_path: Path) -
 def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = search_start(TINY, tmp_path)
     first = run_until(start, StopAt("search", 0.5))
-    done = len(first.last_checkpoint.state["state"]["search"]["history"])
-    assert done > 0
+    kept = kept_rows(start, first.last_checkpoint)
+    assert kept["told"]
     scored: list[Architecture] = []
     original = MeasureScorer.score_all
 
@@ -66,8 +66,8 @@ def test_scored_candidates_are_not_scored_again(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(MeasureScorer, "score_all", score_all)
     run_until(resumed(start, first.last_checkpoint, tmp_path), StopAt("retrain"))
-    before = {tuple(row[-1]) for row in first.last_checkpoint.state["state"]["search"]["history"]}
-    measured = {tuple(genotype) for genotype, _ in first.last_checkpoint.state["state"]["measures"]}
+    before = {tuple(row[-1]) for row in kept["told"]}
+    measured = {tuple(genotype) for genotype, _ in kept["measures"]}
     assert measured >= before
     assert scored
     assert not measured & {arch.genotype for arch in scored}
@@ -96,7 +96,7 @@ def test_checkpoint_names_only_files_that_are_needed(tmp_path: Path) -> None:
     assert by_stage["data"] == set()
     assert by_stage["teacher"] == {"teacher.safetensors"}
     parts = ("teacher", "supernet", "projector", "decoder")
-    assert by_stage["search"] == {f"{part}.safetensors" for part in parts}
+    assert by_stage["search"] == {"search.jsonl", *(f"{part}.safetensors" for part in parts)}
     assert "training.safetensors" not in by_stage["retrain"]
 
 

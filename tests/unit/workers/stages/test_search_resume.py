@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.stage_runs import TINY, merged, resumed, search_start
-from tests.unit.workers.stages.runs import Found, StopAt, run_in_attempts, run_until
+from tests.unit.workers.stages.runs import Found, StopAt, kept_rows, run_in_attempts, run_until
 from workers.protocol import CheckpointMessage, Start
 
 pytestmark = pytest.mark.usefixtures("every_progress")
@@ -49,3 +49,22 @@ def test_stopped_in_the_middle_of_generations_it_finds_the_same(
     # Candidates are measured one by one here: 0.22 and 0.4 are inside the second and the fourth of four generations.
     assert searched("stopped", StopAt("search", 0.22), StopAt("search", 0.4), checkpoint_s=0.0) == undisturbed
     assert len(undisturbed.rows) == 24
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(trained: tuple[Start, CheckpointMessage], tmp_path: Path) -> None:
+    start, checkpoint = trained
+    undisturbed = run_in_attempts(resumed(start, checkpoint, tmp_path / "twin"), tmp_path / "twin", StopAt("retrain"))
+    order = resumed(start, checkpoint, tmp_path)
+    saved = run_until(order, StopAt("search", 0.6)).last_checkpoint
+    again = resumed(order, saved.model_copy(update={"state": with_everything_in_it(order, saved)}), tmp_path)
+    assert run_in_attempts(again, tmp_path, StopAt("retrain")).outputs == undisturbed.outputs
+
+
+def with_everything_in_it(start: Start, checkpoint: CheckpointMessage) -> dict[str, Any]:
+    """The state of a checkpoint as it was before there were files of rows."""
+    rows, state = kept_rows(start, checkpoint), dict(checkpoint.state["state"])
+    del state["ledger"]
+    state["search"] = {**state["search"], "history": rows["told"]}
+    state["baseline"] = {**state["baseline"], "history": rows["random"]}
+    state |= {"measures": rows["measures"], "dropped": rows["dropped"], "latencies": rows["latency"]}
+    return {**checkpoint.state, "state": state}

@@ -28,14 +28,13 @@ def body(**search: Any) -> dict[str, Any]:
 
 
 def _searching(channel: RecordingChannel) -> Any:
-    """The first checkpoint that knows the first generation."""
+    """The search in the first checkpoint that knows the first generation, which is still to be scored."""
     states = (message.state["state"] for message in channel.of_type(CheckpointMessage))
-    return next(state["search"] for state in states if "search" in state)
+    return next(state["search"]["state"] for state in states if "search" in state)
 
 
 def _first_generation(search: Any) -> list[list[float]]:
-    """Its genotypes, which a checkpoint has as told or as still to be scored."""
-    return [row[-1] for row in search["history"]] or [genes for _, genes in search["state"]["pending"]]
+    return [genes for _, genes in search["pending"]]
 
 
 def test_promising_networks_end_the_first_generation_whatever_interrupts_their_choice(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ def test_promising_networks_end_the_first_generation_whatever_interrupts_their_c
     search = _searching(channel)
     first = _first_generation(search)
     assert _first_generation(_searching(again)) == first
-    assert search["state"]["random_first"] == 3
+    assert search["random_first"] == 3
     assert first[3] == [1, 1.0, 1, 16]  # the named one goes before those that were chosen
 
 
