@@ -44,6 +44,10 @@ class PatchMask:
         """The same mask on another device."""
         return PatchMask(self.ids_keep.to(device), self.ids_restore.to(device), self.hidden.to(device))
 
+    def of(self, images: slice) -> PatchMask:
+        """The mask of some of the images."""
+        return PatchMask(self.ids_keep[images], self.ids_restore[images], self.hidden[images])
+
 
 def visible_patches(num_patches: int, mask_ratio: float) -> int:
     """As :func:`models.architecture.count_visible`, for training.

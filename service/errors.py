@@ -196,8 +196,26 @@ class WorkerLost(ServiceError):
     code, title, retryable = "worker_lost", "The worker was lost", True
 
 
+class OutOfMemory(ServiceError):
+    """The trainer's memory does not hold what the job needs at once; ``last_known`` tells what it held."""
+
+    code, title, retryable = "out_of_memory", "The trainer ran out of memory", True
+
+
+class GpuOutOfMemory(OutOfMemory):
+    """The same of a device's memory, which other programs may have taken."""
+
+    code, title = "gpu_oom", "The device ran out of memory"
+
+
+class DeviceHung(ServiceError):
+    """The work showed no sign of life for too long: a call into a device hangs, or the process is frozen."""
+
+    code, title, retryable = "device_hung", "The trainer hung", True
+
+
 class LossDiverged(ServiceError):
-    """Training produced NaN or infinity."""
+    """Training produced NaN or infinity, also from earlier points and with lower learning rates."""
 
     code, title = "loss_diverged", "Training diverged"
 

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from service.errors import LossDiverged
+from service.errors import GpuOutOfMemory, LossDiverged
 from workers.channel import Channel
 from workers.protocol import (
     Accuracy,
@@ -101,6 +101,10 @@ class Counting:
                 os._exit(9)
             case "diverge":
                 raise LossDiverged("The loss became NaN at step 5.")
+            case "gpu_oom":
+                raise GpuOutOfMemory("A step of 8 images needs more memory than there is.")
+            case "no_memory":
+                raise MemoryError
             case "bug":
                 raise KeyError("secret text of an exception")
             case "full_disk":

@@ -15,9 +15,10 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt
-from service.errors import BudgetExhausted, ServiceError, StorageFull, TeacherUnavailable, Unavailable, WorkerLost
+from service.errors import BudgetExhausted, ServiceError, Unavailable, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs import transitions
+from service.jobs.retries import retries
 from service.jobs.values import Claim, Finished, Lost
 from workers.child import Child
 from workers.context import WorkerContext
@@ -43,9 +44,6 @@ Json = dict[str, Any]
 
 _NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
 
-_LEFT_TO_PEOPLE = frozenset({StorageFull.code, TeacherUnavailable.code})
-"""Worth a retry by somebody who has made room or found a network, not by us at once."""
-
 _INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
 
 
@@ -65,10 +63,10 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed. ``error`` is ``ServiceError.to_json``; ``retryable``: another attempt may go better."""
+    """The attempt failed. ``error`` is ``ServiceError.to_json``; ``code``: what the job's ``retry.on`` may name."""
 
     error: Json
-    retryable: bool
+    code: str
     exit_code: int | None = None
 
     @classmethod
@@ -79,7 +77,7 @@ class Failed:
     @classmethod
     def by_record(cls, error: Json, exit_code: int | None = None) -> Failed:
         """The ending that a stored error means."""
-        return cls(error, bool(error["retryable"]) and error["code"] not in _LEFT_TO_PEOPLE, exit_code)
+        return cls(error, error["code"], exit_code)
 
 
 Ending = Succeeded | Stopped | Failed
@@ -128,7 +126,8 @@ class Supervisor:
             ending = Failed.by(error)
         except Exception:
             log.exception("attempt_broke")
-            ending = Failed(_INTERNAL.to_json(), retryable=True)
+            # What broke is the service and not the job: to the job it is as if its worker had been lost.
+            ending = Failed(_INTERNAL.to_json(), WorkerLost.code)
         finally:
             self._dirs.remove(self._claim.job_id, self._claim.fence)
         return self._keeper.write(lambda session: self._finish(session, ending))
@@ -253,13 +252,13 @@ class Supervisor:
                 return promote_result(session, self._claim, result)
             case Stopped(exit_code):
                 return transitions.finish_stopped(session, job_id, fence, exit_code=exit_code)
-            case Failed(error, retryable, exit_code):
+            case Failed(error, code, exit_code):
                 return transitions.finish_failed(
                     session,
                     job_id,
                     fence,
                     error=error,
-                    retryable=retryable,
+                    retryable=retries(self._claim.spec, code),
                     backoff_s=self._context.settings.retry_backoff_s,
                     exit_code=exit_code,
                 )

@@ -18,6 +18,7 @@ from typing import BinaryIO, Never, assert_never
 from service.errors import ServiceError, StorageFull
 from workers.channel import Channel, StopRequested
 from workers.deadman import DeadMan, end_own_group
+from workers.memory import is_out_of_memory, out_of_memory
 from workers.protocol import ErrorMessage, ExitCode, Lease, Result, Start, Started, Stop, decode_to_trainer
 from workers.versions import recorded_versions
 
@@ -56,8 +57,8 @@ def _public(error: Exception) -> ServiceError:
     """What users may know of an unexpected error. Its text may hold anything and stays in the log."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull("No room left in the worker's data folder.")
-    if isinstance(error, MemoryError):
-        return ServiceError("The trainer ran out of memory.")
+    if is_out_of_memory(error):
+        return out_of_memory(error)
     return ServiceError("Training broke off by an unexpected error; the attempt's log has the details.")
 
 

@@ -29,6 +29,7 @@ from service.db.models import (
 from service.errors import DatasetInvalid, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs.events import EventType, append_event
+from service.jobs.retries import most_attempts, retries
 from service.jobs.states import RULES, Action, AttemptOutcome, shown_status, useful_actions
 from service.jobs.values import Accepted, Claim, Finished, Held, Lost, NewJob, Reaped, Refused
 
@@ -193,7 +194,7 @@ def finish_failed(
     if job is None:
         return _earlier_finish(session, job_id, fence)
     _close_attempt(session, job, AttemptOutcome.FAILED, exit_code=exit_code, error=error)
-    state = _count_failure(job, retryable, backoff_s)
+    state = _count_failure(session, job, retryable, backoff_s)
     return _leave_running(session, job, state, AttemptOutcome.FAILED, error)
 
 
@@ -266,23 +267,34 @@ def _reap(session: Session, job: Job, backoff_s: float) -> Reaped:
     ).to_json()
     _close_attempt(session, job, AttemptOutcome.LOST, ended_at=job.heartbeat_at, error=error)
     job.fence += 1  # from now on everything that the lost owner writes is refused
-    state = _count_failure(job, retryable=True, backoff_s=backoff_s)
+    state = _count_failure(session, job, retries(job.spec, WorkerLost.code), backoff_s)
     _leave_running(session, job, state, AttemptOutcome.LOST, error)
     return Reaped(job.id, lost_fence, state)
 
 
-def _count_failure(job: Job, retryable: bool, backoff_s: float) -> JobState:
+def _count_failure(session: Session, job: Job, retryable: bool, backoff_s: float) -> JobState:
     """What a job becomes after a failed attempt. A wish to cancel or pause goes before another attempt."""
     job.failures += 1
     if job.desired == Desired.CANCEL:
         return JobState.CANCELLED
-    if not retryable or job.failures >= job.max_failures:
+    if not retryable or job.failures >= job.max_failures or _attempts_used_up(session, job):
         return JobState.FAILED
     if job.desired == Desired.PAUSE:
         return JobState.PAUSED
     wait_s = min(backoff_s * 2 ** (job.failures - 1), _LONGEST_BACKOFF_S)
     job.not_before = func.now() + timedelta(seconds=wait_s)
     return JobState.QUEUED
+
+
+def _attempts_used_up(session: Session, job: Job) -> bool:
+    """Whether so many attempts came to nothing that the job ends, whatever they achieved on the way."""
+    limit = most_attempts(job.spec)
+    if limit is None:
+        return False
+    failed = select(func.count()).where(
+        Attempt.job_id == job.id, Attempt.outcome.in_([AttemptOutcome.FAILED, AttemptOutcome.LOST])
+    )
+    return (session.scalar(failed) or 0) >= limit
 
 
 def _leave_running(

@@ -159,7 +159,13 @@ def test_work_that_keeps_the_interpreter_to_itself_is_ended_with_the_lease(start
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"), [("diverge", "loss_diverged"), ("bug", "internal"), ("full_disk", "storage_full")]
+    ("fault", "code"),
+    [
+        ("diverge", "loss_diverged"),
+        ("bug", "internal"),
+        ("full_disk", "storage_full"),
+        ("no_memory", "out_of_memory"),
+    ],
 )
 def test_errors_are_typed_and_tell_no_secrets(start: Callable[..., Trainer], fault: str, code: str) -> None:
     trainer = start(fault=fault)

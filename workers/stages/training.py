@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from service.jobs.spec import OptimSpec
+from service.errors import LossDiverged
+from service.jobs.spec import OptimSpec, RecoverySpec
 from workers.stages.context import Context, Json
+from workers.stages.recovery import Recovery
 from workers.training.engine import TrainingLoop
 
 Batch = TypeVar("Batch")
@@ -70,17 +72,18 @@ def train(
 
     Raises:
         StopRequested, BudgetReached: after a checkpoint.
-        LossDiverged: see :class:`TrainingLoop`.
+        LossDiverged: see :class:`TrainingLoop`; after as many roll-backs as the spec allows.
+        OutOfMemory: see :class:`TrainingLoop`.
     """
     observer = _Observer(ctx, batch_size, state or {}, part, parts)
-    saved = ctx.state.get("loop")
-    if saved is not None:
-        loop.restore(ctx.path(TRAINING_FILE))
-        observer.values = saved["metrics"]
     observer.begin(loop)
-    loop.run(observer)
-    ctx.drop(TRAINING_FILE)
-    ctx.state = {}
+    while True:
+        try:
+            loop.run(observer)
+            break
+        except LossDiverged as error:
+            observer.roll_back(loop, error)
+    observer.end()
     return dict(observer.values)
 
 
@@ -92,14 +95,37 @@ class _Observer:
         self._state = state
         self._part, self._parts = part, parts
         self._first_step, self._steps_before, self._began_at = 0, 0, 0.0
+        self._micro_batch = 0
+        self._recovery = Recovery(ctx, RecoverySpec.model_validate(ctx.start.spec.get("recovery") or {}))
 
     def begin(self, loop: TrainingLoop[Any]) -> None:
-        """Start the clock of the rate."""
+        """Let the loop go on where the stage's checkpoint left it, and start the clock of the rate."""
+        saved = self._ctx.state.get("loop")
+        if saved is not None:
+            loop.restore(self._ctx.path(TRAINING_FILE))
+            self.values = saved["metrics"]
+        self._recovery.begin(loop, (saved or {}).get("recovery"))
+        self._micro_batch = loop.micro.size
         self._first_step, self._steps_before = loop.step, self._part * loop.total_steps
         self._began_at = time.monotonic()
 
+    def end(self) -> None:
+        """The training is over: what it would have gone on from is needed no more."""
+        self._ctx.drop(TRAINING_FILE)
+        self._recovery.end()
+        self._ctx.state = {}
+
+    def roll_back(self, loop: TrainingLoop[Any], error: LossDiverged) -> None:
+        """See :meth:`Recovery.roll_back`."""
+        self._recovery.roll_back(loop, error)
+        self._first_step, self._began_at = loop.step, time.monotonic()
+
     def after_step(self, loop: TrainingLoop[Any]) -> None:
         """Report, save when due, and stop when asked."""
+        if loop.micro.size != self._micro_batch:
+            self._micro_batch = loop.micro.size
+            self._tell_split(loop)
+        self._recovery.after_step(loop)
         seconds = time.monotonic() - self._began_at
         rate = (loop.step - self._first_step) * self._batch_size / max(seconds, 1e-9)
         fraction = (self._part + loop.step / loop.total_steps) / self._parts
@@ -111,7 +137,14 @@ class _Observer:
         self.values = values
         self._ctx.metric(self._steps_before + step, dict(values))
 
+    def _tell_split(self, loop: TrainingLoop[Any]) -> None:
+        self._ctx.warn(
+            "batch_split",
+            f"A step of {loop.micro.images} images does not fit into memory in stage {self._ctx.stage}; it is computed "
+            f"{loop.micro.size} at a time, which takes longer and changes results by rounding only.",
+        )
+
     def _save(self, loop: TrainingLoop[Any]) -> None:
         self._ctx.keep(loop.save(self._ctx.path(TRAINING_FILE)))
-        progress = {"step": loop.step, "metrics": dict(self.values)}
+        progress = {"step": loop.step, "metrics": dict(self.values), "recovery": self._recovery.state(loop)}
         self._ctx.checkpoint({**self._state, "loop": progress})

@@ -10,7 +10,7 @@ Legend: B images, C channels, H, W pixels, N patches, V visible patches, P value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -36,6 +36,7 @@ from workers.data.dataset import ImageSet
 from workers.training.compute import Compute
 from workers.training.crops import RandomCrop
 from workers.training.engine import Losses
+from workers.training.parts import WHOLE
 from workers.training.schedule import BatchOrder
 from workers.training.streams import PathPart, numpy_stream, torch_stream
 from workers.training.subnets import Sampling, SubnetPlan
@@ -154,14 +155,22 @@ class MaskedDistillation:
         """Supernet, decoder and projectors; never the teacher."""
         return self._modules.named_parameters()
 
-    def losses(self, batch: Tensor, step: int) -> Iterator[Losses]:
+    def losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
         """Losses of images (B, C, H, W) under the mask of ``step``, one for each student; they add up to their mean."""
         settings = self._settings
-        mask = self._mask(len(batch), step)
+        rng = numpy_stream(settings.seed, settings.stage, "architecture", step)
+        return self._losses(batch, step, part, settings.subnets.draw(settings.space, rng))
+
+    def largest_losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+        """The same of the largest student that a step may draw, unless every step trains it."""
+        largest = self._settings.subnets.largest(self._settings.space)
+        return iter(()) if largest is None else self._losses(batch, step, part, (largest,))
+
+    def _losses(self, batch: Tensor, step: int, part: slice, students: Sequence[Architecture]) -> Iterator[Losses]:
+        settings = self._settings
+        mask = self._mask(len(batch), step).of(part)
+        batch = batch[part]
         teaching, pixels = self._targets(batch, mask)
-        students = settings.subnets.draw(
-            settings.space, numpy_stream(settings.seed, settings.stage, "architecture", step)
-        )
         for arch in students:
             tokens, predicted = self._student(batch, mask, arch)
             parts: dict[str, Tensor] = {}
@@ -172,7 +181,7 @@ class MaskedDistillation:
                 if settings.subnets.sampling is Sampling.WIDTHS:
                     teaching = tokens.detach()
             weights = {"reconstruction": 1.0, "distillation": settings.beta}
-            yield Losses(torch.stack([weights[name] * part for name, part in parts.items()]).sum(), parts)
+            yield Losses(torch.stack([weights[name] * value for name, value in parts.items()]).sum(), parts)
 
     def _student(self, batch: Tensor, mask: PatchMask, arch: Architecture) -> tuple[_Tokens, Tensor | None]:
         """What a student shows of itself to be compared, and its prediction of the pixels (B, N, P)."""
@@ -254,6 +263,11 @@ class ImageBatches:
     order: BatchOrder
     crop: RandomCrop
     compute: Compute
+
+    @property
+    def batch_size(self) -> int:
+        """Images of each batch."""
+        return self.order.batch_size
 
     def at(self, step: int) -> Tensor:
         """Normalised images (B, C, H, W) of a step."""

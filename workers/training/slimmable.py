@@ -23,6 +23,7 @@ from models.supernet import Supernet
 from models.teacher import FrozenTeacher
 from workers.training.compute import Compute
 from workers.training.engine import Losses
+from workers.training.parts import WHOLE
 from workers.training.stochastic_depth import branch_scales
 from workers.training.streams import PathPart, numpy_stream, torch_stream
 from workers.training.supervised import ClassTeacher, LabelledBatch, decisions, supervised_loss
@@ -148,15 +149,23 @@ class SlimmableTraining:
         """Supernet and projector; never a teacher."""
         return self._modules.named_parameters()
 
-    def losses(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
+    def losses(self, batch: LabelledBatch, step: int, part: slice = WHOLE) -> Iterator[Losses]:
         """Losses of the networks of a step, the whole one first; labels are not read without ``cross_entropy``."""
-        return self._from_tokens(batch.images, step) if self.projector is not None else self._from_labels(batch, step)
+        networks = self._networks(len(batch.images), step, part)
+        batch = batch.of(part)
+        if self.projector is not None:
+            return self._from_tokens(batch.images, networks)
+        return self._from_labels(batch, step, networks)
 
-    def _from_labels(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
+    def largest_losses(self, batch: LabelledBatch, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+        """Nothing: every step trains the whole network."""
+        return iter(())
+
+    def _from_labels(self, batch: LabelledBatch, step: int, networks: Iterator[_Network]) -> Iterator[Losses]:
         settings = self._settings
         taught = decisions(self._teacher, batch.images)
         larger: tuple[Tensor, ...] | None = None
-        for subnet in self._networks(len(batch.images), step):
+        for subnet in networks:
             heads = self.supernet.logits(batch.images, subnet.arch, subnet.cut, subnet.drops)
             if larger is None:
                 whole = supervised_loss(heads, batch.targets, taught, settings.label_smoothing)
@@ -181,13 +190,13 @@ class SlimmableTraining:
             parts["subnet_distillation"] = torch.stack([divergence(*pair) for pair in pairs]).mean()
         return self._weighted(parts)
 
-    def _from_tokens(self, images: Tensor, step: int) -> Iterator[Losses]:
+    def _from_tokens(self, images: Tensor, networks: Iterator[_Network]) -> Iterator[Losses]:
         assert self.projector is not None, "made together with its teacher"
         assert self._feature_teacher is not None
         teacher = self._feature_teacher
         [larger] = teacher.features(images, None, after=(teacher.depth,))
         larger, is_whole = teacher.network.norm(larger), True
-        for subnet in self._networks(len(images), step):
+        for subnet in networks:
             tokens = self.supernet.tokens(images, subnet.arch, None, subnet.cut, subnet.drops)
             normed = self.supernet.final_norm(tokens, subnet.arch, subnet.cut)
             projected = self.projector(normed, subnet.cut.trailing)
@@ -203,8 +212,8 @@ class SlimmableTraining:
         weights = {"subnet_labels": 1.0, "subnet_distillation": self._settings.kd_weight}
         return Losses(torch.stack([weights[name] * part for name, part in parts.items()]).sum(), parts)
 
-    def _networks(self, images: int, step: int) -> Iterator[_Network]:
-        """What a step trains, the whole network first."""
+    def _networks(self, images: int, step: int, part: slice) -> Iterator[_Network]:
+        """What a step of so many images trains, the whole network first, for a part of them."""
         settings = self._settings
         net = settings.plan.net
         widths = settings.plan.draw(numpy_stream(settings.seed, *settings.stage, "widths", step))
@@ -213,7 +222,9 @@ class SlimmableTraining:
             drops: Tensor | None = None
             if settings.drop_path:
                 generator = self._stream("depth", step, place)
-                drops = branch_scales(settings.drop_path, net.largest.depth, images, generator).to(self._device)
+                drops = branch_scales(settings.drop_path, net.largest.depth, images, generator)[:, part].to(
+                    self._device
+                )
             yield _Network(net.architecture(head_dim), net.cut(head_dim), drops)
 
     def _stream(self, *path: PathPart) -> torch.Generator:

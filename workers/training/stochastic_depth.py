@@ -12,6 +12,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from workers.training.parts import WHOLE
 from workers.training.streams import PathPart, torch_stream
 
 
@@ -47,11 +48,11 @@ class StochasticDepth:
             block.drop_path1, block.drop_path2 = SkippedBranch(), SkippedBranch()
             self._branches += [block.drop_path1, block.drop_path2]
 
-    def draw(self, images: int, step: int, device: torch.device) -> None:
-        """Choose what the images of a step skip."""
+    def draw(self, images: int, step: int, device: torch.device, part: slice = WHOLE) -> None:
+        """Choose what the images of a step skip, for the forward of a part of them."""
         generator = torch_stream(self._seed, *self._stage, "depth", step)
         scales = branch_scales(self._rate, self._depth, images, generator)
-        for branch, scale_B11 in zip(self._branches, scales.to(device), strict=True):
+        for branch, scale_B11 in zip(self._branches, scales[:, part].to(device), strict=True):
             branch.scale_B11 = scale_B11
 
 

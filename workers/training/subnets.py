@@ -64,6 +64,15 @@ class SubnetPlan:
             case Sampling.WIDTHS:
                 return self._widths(space, rng)
 
+    def largest(self, space: Space) -> Architecture | None:
+        """The largest student that a step may draw; None when every step trains it."""
+        if self.sampling is Sampling.SANDWICH or space.size() == 1:
+            return None
+        if self.sampling is Sampling.WINDOW:
+            assert self.window is not None, "checked when this was made"
+            return space.decode(self.window.extremes[1])
+        return space.largest()
+
     def _within(self, space: Space, rng: np.random.Generator) -> Architecture:
         assert self.window is not None, "checked when this was made"
         if rng.random() < self.extremes:

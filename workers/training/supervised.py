@@ -19,6 +19,7 @@ from workers.training.augment import Augmentation
 from workers.training.compute import Compute
 from workers.training.engine import Losses
 from workers.training.mixing import Mixing
+from workers.training.parts import WHOLE
 from workers.training.schedule import BatchOrder
 from workers.training.stochastic_depth import StochasticDepth
 from workers.training.streams import numpy_stream, torch_stream
@@ -31,6 +32,10 @@ class LabelledBatch:
     images: Tensor
     targets: Tensor
 
+    def of(self, part: slice) -> LabelledBatch:
+        """Some of its images, with their classes."""
+        return LabelledBatch(self.images[part], self.targets[part])
+
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatches:
@@ -41,6 +46,11 @@ class LabelledBatches:
     augmentation: Augmentation
     mixing: Mixing
     compute: Compute
+
+    @property
+    def batch_size(self) -> int:
+        """Images of each batch."""
+        return self.order.batch_size
 
     def at(self, step: int) -> LabelledBatch:
         """The batch of a step."""
@@ -95,14 +105,19 @@ class Supervised:
         """All parameters under timm's names."""
         return self.network.named_parameters()
 
-    def losses(self, batch: LabelledBatch, step: int) -> Iterator[Losses]:
-        """Loss of one batch."""
+    def losses(self, batch: LabelledBatch, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+        """Loss of one batch, or of a part of it."""
         if self._stochastic_depth is not None:
-            self._stochastic_depth.draw(len(batch.images), step, batch.images.device)
+            self._stochastic_depth.draw(len(batch.images), step, batch.images.device, part)
+        batch = batch.of(part)
         taught = decisions(self._teacher, batch.images)
         output = self.network(batch.images)
         heads = output if isinstance(output, tuple) else (output,)
         yield Losses(supervised_loss(heads, batch.targets, taught, self._label_smoothing))
+
+    def largest_losses(self, batch: LabelledBatch, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+        """Nothing: every step trains the same network."""
+        return iter(())
 
 
 def decisions(teacher: ClassTeacher | None, images: Tensor) -> Tensor | None:

@@ -8,7 +8,15 @@ filled spec is itself a valid body, so any job can be repeated from what it show
 from typing import TypeAlias
 
 from service.jobs.spec.base import OptimSpec, Spec
-from service.jobs.spec.common import MAX_SEED, BudgetSpec, JobSpec, ResourcesSpec, RetrySpec, WarmStartSpec
+from service.jobs.spec.common import (
+    MAX_SEED,
+    BudgetSpec,
+    JobSpec,
+    RecoverySpec,
+    ResourcesSpec,
+    RetrySpec,
+    WarmStartSpec,
+)
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import SearchSpec
 from service.jobs.spec.latency import DeviceSpec, LatencyBuildSpec
@@ -82,6 +90,7 @@ __all__ = [
     "PopulationSpec",
     "PretrainSpec",
     "RecipeName",
+    "RecoverySpec",
     "ResourcesSpec",
     "RetrainMode",
     "RetrainSpec",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 from pydantic_core import to_json
 
+from service.jobs.retries import RETRIED_BY_DEFAULT, RetryCode
 from service.jobs.spec.base import Spec, short_form
 from service.jobs.spec.data import DatasetRef
 from service.jobs.spec.space import ConstraintSpec, ObjectiveMetric, ObjectiveSpec
@@ -31,9 +32,44 @@ class BudgetSpec(Spec):
 
 
 class RetrySpec(Spec):
-    """How many failures in a row, without a checkpoint between them, end the job."""
+    """Which failed attempts are followed by another one, from the last checkpoint on."""
 
-    max_failures: int = Field(3, ge=1, le=100)
+    max_failures: int = Field(
+        3, ge=1, le=100, description="Failures in a row, without a checkpoint between them, that end the job."
+    )
+    max_attempts: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Attempts that failed or were lost, with or without checkpoints, that end the job; null: no limit. "
+        "Planned stops do not count.",
+    )
+    on: list[RetryCode] = Field(
+        default_factory=lambda: list(RETRIED_BY_DEFAULT),
+        max_length=20,
+        description="Codes of errors that are tried again by themselves; empty: none. Any job that failed can be tried "
+        "again by `POST /jobs/{id}/retry`.",
+    )
+
+
+class RecoverySpec(Spec):
+    """What a training does about numbers that are none and about memory that runs out, without losing the attempt."""
+
+    rollbacks: int = Field(
+        3,
+        ge=0,
+        le=20,
+        description="How often a training whose loss or weights become NaN or infinite goes back to its last sound "
+        "point (there is one each twentieth of its steps) and goes on with a lower rate; 0: it fails at once.",
+    )
+    rate_factor: float = Field(
+        0.5, ge=0.01, lt=1, description="Of the learning rate at each roll-back, until the training ends."
+    )
+    out_of_memory: Literal["split", "fail"] = Field(
+        "split",
+        description="`split`: a step that does not fit is computed in parts, with the same images and the same "
+        "gradient up to rounding. `fail`: the job fails, and the error suggests a batch size.",
+    )
 
 
 class WarmStartSpec(Spec):
@@ -61,6 +97,7 @@ class JobSpec(Spec):
     resources: ResourcesSpec = Field(default_factory=lambda: ResourcesSpec())
     budget: BudgetSpec = Field(default_factory=lambda: BudgetSpec())
     retry: RetrySpec = Field(default_factory=lambda: RetrySpec())
+    recovery: RecoverySpec = Field(default_factory=lambda: RecoverySpec())
     seed: int = Field(0, ge=0, le=MAX_SEED)
     priority: int = Field(0, ge=-100, le=100)
     metadata: dict[str, Any] = Field(default_factory=dict)

@@ -103,6 +103,46 @@ def test_backoff_doubles_up_to_five_minutes(sessions: Sessions, failures: int, w
     assert waits == timedelta(seconds=wait_s)
 
 
+def test_a_job_ends_after_its_most_attempts_whatever_they_achieved(sessions: Sessions) -> None:
+    """Checkpoints forgive failures, so a job that always breaks a little later could go on for ever."""
+    job_id = enqueue(sessions, max_failures=3, spec={"retry": {"max_attempts": 2}})
+    states = []
+    for _ in range(4):
+        fence = claim(sessions).fence
+        with sessions.begin() as session:
+            session.get_one(Job, job_id).failures = 0  # as a checkpoint does
+        with sessions.begin() as session:
+            if fence % 2:  # a planned stop
+                transitions.finish_stopped(session, job_id, fence)
+            else:
+                transitions.finish_failed(session, job_id, fence, error=ERROR, retryable=True, backoff_s=0)
+        states.append(load(sessions, job_id).state)
+    assert states == [JobState.QUEUED] * 3 + [JobState.FAILED]
+
+
+def test_each_retry_by_hand_is_one_more_attempt(sessions: Sessions) -> None:
+    job_id = enqueue(sessions, spec={"retry": {"max_attempts": 1}})
+    for _ in range(2):
+        fence = claim(sessions).fence
+        with sessions.begin() as session:
+            transitions.finish_failed(session, job_id, fence, error=ERROR, retryable=True, backoff_s=0)
+        assert load(sessions, job_id).state == JobState.FAILED
+        with sessions.begin() as session:
+            transitions.retry(session, job_id)
+        assert load(sessions, job_id).state == JobState.QUEUED
+
+
+def test_a_lost_worker_ends_a_job_that_does_not_retry_for_it(sessions: Sessions) -> None:
+    claimed = claim_one(sessions, spec={"retry": {"on": ["gpu_oom"]}})
+    expire(sessions, claimed.job_id)
+    with sessions.begin() as session:
+        [reaped] = transitions.reap_expired(session, backoff_s=0)
+    assert reaped.state == JobState.FAILED
+    error = load(sessions, claimed.job_id).error
+    assert error is not None
+    assert (error["code"], error["retryable"]) == ("worker_lost", True)
+
+
 @pytest.mark.parametrize("first", range(3))
 def test_repeating_or_contradicting_a_finish_changes_nothing(sessions: Sessions, first: int) -> None:
     claimed = claim_one(sessions)

@@ -114,6 +114,17 @@ def test_a_typed_error_ends_the_job_at_once(bench: Callable[..., Bench], fault: 
     assert run.rows(Attempt)[0].exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "state"),
+    [("gpu_oom", JobState.QUEUED), ("crash", JobState.FAILED), ("diverge", JobState.FAILED)],
+)
+def test_only_errors_that_the_job_names_are_tried_again(
+    bench: Callable[..., Bench], fault: str, state: JobState
+) -> None:
+    run = bench(fault=fault, retry={"on": ["gpu_oom"]})
+    assert run.attempt() == Finished(AttemptOutcome.FAILED, state)
+
+
 def test_a_trainer_that_breaks_the_protocol_is_ended(bench: Callable[..., Bench]) -> None:
     run = bench(fault="garbage", fault_attempts=1)
     assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.QUEUED)

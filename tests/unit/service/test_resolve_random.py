@@ -49,6 +49,7 @@ MAY_STAY_OPEN = {
     "/search/architectures/name",
     "/search/fusion",  # where nothing could be fused
     "/budget/max_wall_seconds",
+    "/retry/max_attempts",
 }
 
 LATER_OPTIONS = ("distill", "recon_target", "sampling", "students", "crop_scale", "horizontal_flip", "betas")

@@ -65,6 +65,7 @@ MAY_STAY_OPEN = {
     "/constraints/min",
     "/constraints/max",
     "/budget/max_wall_seconds",
+    "/retry/max_attempts",
 }
 NOT_OF_METHOD = {
     "scala": set[str](),

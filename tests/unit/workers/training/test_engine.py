@@ -14,6 +14,7 @@ from tests.unit.workers.training.toys import CPU, Interrupt, Watcher, loop_of, m
 from workers.training.engine import Losses, TrainingLoop
 from workers.training.files import TensorFileError, read_tensors
 from workers.training.masked import MaskedDistillation
+from workers.training.parts import WHOLE
 
 STEPS = 25
 
@@ -141,11 +142,14 @@ class Halves:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self._whole.named_parameters()
 
-    def losses(self, batch: Tensor, step: int) -> Iterator[Losses]:
+    def losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
         for _ in range(2):
             self.gradients_before.append(any(p.grad is not None for _, p in self.named_parameters()))
-            [losses] = self._whole.losses(batch, step)
+            [losses] = self._whole.losses(batch, step, part)
             yield Losses(losses.total / 2, {name: part / 2 for name, part in losses.parts.items()})
+
+    def largest_losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+        return iter(())
 
 
 def test_summands_of_a_step_add_up_and_each_is_done_before_the_next_begins() -> None:

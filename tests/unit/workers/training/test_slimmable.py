@@ -22,6 +22,7 @@ from workers.training.augment import Augmentation
 from workers.training.engine import Losses, TrainingLoop
 from workers.training.mixing import Mixing
 from workers.training.optimizer import build_adamw
+from workers.training.parts import MicroBatches
 from workers.training.schedule import BatchOrder, WarmupCosine
 from workers.training.slimmable import SlimmableSettings, SlimmableTraining, SubnetTeacher
 from workers.training.stochastic_depth import branch_scales
@@ -317,3 +318,23 @@ def test_a_training_that_was_stopped_goes_on_as_if_undisturbed(stop_at: int, tmp
 def test_what_cannot_be_learnt_is_refused(changes: dict[str, Any], teachers: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SlimmableTraining(settings(**changes), CPU, **teachers)
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_a_step_in_parts_takes_the_same_gradient(tokens: bool) -> None:
+    made = (
+        objective(settings(cross_entropy=False, labels_from_step=None, drop_path=0.3), feature_teacher=teacher())
+        if tokens
+        else objective(settings(drop_path=0.3), teacher=class_teacher())
+    )
+    found: list[dict[str, Tensor]] = []
+    for micro in (MicroBatches(6, 6), MicroBatches(6, 4)):
+        for _, parameter in made.named_parameters():
+            parameter.grad = None
+        for part, share in micro.parts():
+            for losses in made.losses(batch(), STEP, part):
+                (losses.total * share).backward()  # type: ignore[no-untyped-call]
+        found.append({name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=2e-4, atol=1e-6)
