@@ -38,6 +38,12 @@ class Settings(BaseSettings):
     worker_slots: int = Field(1, ge=1, le=64, description="Jobs that one worker runs at once.")
     queues: str = Field("cpu", description="Comma-separated queues that a worker serves.")
     trainer_threads: int = Field(0, ge=0, description="CPU threads of one trainer; 0: cores divided by slots.")
+    trainer_memory_mb: int = Field(
+        0,
+        ge=0,
+        description="Memory of its own that one trainer may take, in 10^6 bytes, of which its libraries need about "
+        "500; 0: no limit. What a GPU holds does not count.",
+    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
@@ -56,6 +62,9 @@ class Settings(BaseSettings):
     )
     republish_s: float = Field(15.0, gt=0, description="An announced job that nobody took is announced again.")
     retry_backoff_s: float = Field(5.0, gt=0, description="Doubled for each further failure, at most 5 minutes.")
+    stall_s: float = Field(
+        3600.0, ge=0, description="A trainer whose work shows no sign of life for so long hangs and is ended; 0: never."
+    )
     checkpoint_s: float = Field(15.0, ge=0, description="Time between checkpoints inside a stage.")
     idempotency_ttl_s: float = Field(86_400.0, gt=0, description="How long the answers to idempotency keys are kept.")
 

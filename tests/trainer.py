@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,12 @@ class Counting:
                 raise GpuOutOfMemory("A step of 8 images needs more memory than there is.")
             case "no_memory":
                 raise MemoryError
+            case "hoard":
+                bytearray(10**9)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "frozen":
+                os.kill(os.getpid(), signal.SIGSTOP)
             case "bug":
                 raise KeyError("secret text of an exception")
             case "full_disk":

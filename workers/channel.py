@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import BinaryIO
 
-from workers.protocol import StopReason, TrainerMessage, encode
+from workers.protocol import Alive, StopReason, TrainerMessage, encode
 
 
 class StopRequested(Exception):
@@ -17,12 +18,16 @@ class StopRequested(Exception):
 
 
 class Channel:
-    """Sends messages as lines and holds the wish to stop. Safe to use from several threads."""
+    """Sends messages as lines and holds the wish to stop. Safe to use from several threads.
+
+    Whoever works must use it now and then: that is how a watchdog tells work from a call that never returns.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._writing = threading.Lock()
         self._stop_reason: StopReason | None = None
+        self._used_at = time.monotonic()
 
     def send(self, message: TrainerMessage) -> None:
         """Send one message; waits while the supervisor is behind.
@@ -30,6 +35,20 @@ class Channel:
         Raises:
             BrokenPipeError: when the supervisor is gone. Nothing that is written after this can be promoted.
         """
+        self._used_at = time.monotonic()
+        self._write(message)
+        self._used_at = time.monotonic()  # it may have waited
+
+    def tell_alive(self) -> None:
+        """Let the supervisor know that this process runs, and for how long its work has not used the channel."""
+        self._write(Alive(idle_s=self.idle_s))
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the work has sent something or looked whether it has to stop."""
+        return time.monotonic() - self._used_at
+
+    def _write(self, message: TrainerMessage) -> None:
         line = encode(message)
         with self._writing:
             self._stream.write(line)
@@ -47,9 +66,11 @@ class Channel:
     @property
     def stop_reason(self) -> StopReason | None:
         """Why the job has to stop, None while it may go on."""
+        self._used_at = time.monotonic()
         return self._stop_reason
 
     def raise_if_stopped(self) -> None:
         """Raise :class:`StopRequested` once a stop was asked for."""
-        if self._stop_reason is not None:
-            raise StopRequested(self._stop_reason)
+        reason = self.stop_reason
+        if reason is not None:
+            raise StopRequested(reason)

@@ -17,6 +17,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from workers.memory import limit_data, memory_facts, prefer_to_kill
 from workers.protocol import Lease, Start, Stop, StopReason, TrainerMessage, decode_from_trainer, encode
 
 # A trainer that reports faster than the database takes it waits in `send`, so memory stays bounded.
@@ -40,9 +41,15 @@ class Child:
     """One trainer process, leader of its own session and process group.
 
     Methods may be called from any thread.
+
+    Args:
+        command: the program.
+        threads: of its computations.
+        log_path: where its stderr goes.
+        memory_bytes: beyond which its allocations fail; None: no limit.
     """
 
-    def __init__(self, command: TrainerCommand, threads: int, log_path: Path) -> None:
+    def __init__(self, command: TrainerCommand, threads: int, log_path: Path, memory_bytes: int | None = None) -> None:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log_file:
             self._process = subprocess.Popen(
@@ -53,6 +60,9 @@ class Child:
                 env=trainer_environment(os.environ, threads),
                 start_new_session=True,
             )
+        prefer_to_kill(self.pid)
+        if memory_bytes is not None:
+            limit_data(self.pid, memory_bytes)
         self._stopping = threading.Lock()
         self._stop_reason: StopReason | None = None
         self._gone = threading.Event()
@@ -111,13 +121,9 @@ class Child:
         self._gone.wait()
         return self._process.returncode
 
-    def rss_bytes(self) -> int | None:
-        """Resident memory of the trainer process itself, None when it is gone."""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):  # gone, a zombie, or no Linux
-            return None
-        return pages * os.sysconf("SC_PAGE_SIZE") or None
+    def memory(self) -> dict[str, int]:
+        """See ``workers.memory.memory_facts``; empty when the process is gone."""
+        return memory_facts(self.pid)
 
     def close(self) -> None:
         """Kill what still runs and let the pipes be closed."""

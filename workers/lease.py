@@ -88,7 +88,7 @@ class LeaseKeeper:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was last seen of the trainer process: its resident memory."""
+        """What was last seen of the trainer process: its memory, see ``workers.memory.memory_facts``."""
         return self._facts
 
     def attach(self, child: Child, start: Start) -> None:
@@ -125,9 +125,8 @@ class LeaseKeeper:
                 log.exception("lease_keeper_failed")
 
     def _tick(self) -> None:
-        rss_bytes = self._child.rss_bytes() if self._child is not None else None
-        if rss_bytes is not None:
-            self._facts = {"rss_bytes": rss_bytes}
+        if self._child is not None:
+            self._facts = self._child.memory() or self._facts
         try:
             answer = self._ask()
         except DATABASE_DOWN as error:

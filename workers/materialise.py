@@ -81,6 +81,7 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         device=settings.device,
         checkpoint_s=settings.checkpoint_s,
         lease_s=settings.lease_s,
+        stall_s=settings.stall_s,
         dataset=dataset.to_json() if dataset else {},
         teacher=teacher.to_json() if teacher else {},
         init=init.to_json() if init else {},

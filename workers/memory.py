@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from service.errors import GpuOutOfMemory, OutOfMemory
-
-Json = dict[str, Any]
 
 OUT_OF_MEMORY = (MemoryError, RuntimeError)
 """What libraries raise when memory runs out, among other things: ask :func:`is_out_of_memory`."""
@@ -17,6 +16,9 @@ _GPU_WORDS = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_
 _HOST_WORDS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc")
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_NEARLY_ALL = 0.7
+"""Of the limit: what a process held was looked at seconds before its end, when it grew."""
+
 _UNLIMITED_BYTES = 2**60  # cgroup v1 says so with a number of about 2**63
 
 
@@ -33,7 +35,7 @@ def out_of_memory(error: BaseException) -> OutOfMemory:
     return kind(detail, extra={"last_known": memory_facts()})
 
 
-def memory_facts(pid: int | str = "self") -> Json:
+def memory_facts(pid: int | str = "self") -> dict[str, int]:
     """What a process holds and may hold: ``rss_bytes``, ``peak_rss_bytes``, ``memory_limit_bytes``, as far as known."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -46,18 +48,17 @@ def memory_facts(pid: int | str = "self") -> Json:
         for fact, field in (("rss_bytes", "VmRSS"), ("peak_rss_bytes", "VmHWM"))
         if field in fields  # a zombie has none
     }
-    limit = memory_limit_bytes(limits)
+    found = [_data_limit(limits), _machine_bytes(), *(_cgroup_limit(path) for path in _CGROUP_LIMITS)]
+    limit = min((limit for limit in found if limit is not None), default=None)
     return facts if limit is None or not facts else {**facts, "memory_limit_bytes": limit}
 
 
-def memory_limit_bytes(limits: str | None = None) -> int | None:
-    """The least of the limits on a process: its own on data, and the container's. None: there is none.
-
-    Args:
-        limits: content of ``/proc/<pid>/limits``; by default only the container counts.
-    """
-    found = [_data_limit(limits), *(_cgroup_limit(path) for path in _CGROUP_LIMITS)]
-    return min((limit for limit in found if limit is not None), default=None)
+def suspicion(facts: Mapping[str, int]) -> str:
+    """What a kill by nobody we know was most likely for, as the end of a sentence; empty when memory was no reason."""
+    held, limit = facts.get("peak_rss_bytes", 0), facts.get("memory_limit_bytes")
+    if limit is None or held < _NEARLY_ALL * limit:
+        return ""
+    return f"; it held {held / 1e9:.1f} of {limit / 1e9:.1f} GB, so its memory most likely ran out"
 
 
 def prefer_to_kill(pid: int) -> None:
@@ -93,8 +94,15 @@ def _says(error: BaseException, words: tuple[str, ...]) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-def _data_limit(limits: str | None) -> int | None:
-    for line in (limits or "").splitlines():
+def _machine_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known here
+        return None
+
+
+def _data_limit(limits: str) -> int | None:
+    for line in limits.splitlines():
         if line.startswith("Max data size"):
             soft = line.removeprefix("Max data size").split()[0]
             return None if soft == "unlimited" else int(soft)

@@ -90,6 +90,7 @@ class Start(_Message):
     device: str
     checkpoint_s: float
     lease_s: float
+    stall_s: float = 0.0  # without a sign of life of the work for so long, it hangs; 0: it may
     dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
     teacher: Json = {}  # id, name, digest, architecture, info: of the registered teacher that the job names
     init: Json = {}  # the same of the one whose weights training starts from
@@ -119,6 +120,13 @@ class Started(_Message):
 
     type: Literal["started"] = "started"
     versions: Json
+
+
+class Alive(_Message):
+    """The process runs, whatever its work does; ``idle_s`` is how long that has shown no sign of life."""
+
+    type: Literal["alive"] = "alive"
+    idle_s: float
 
 
 class Progress(_Message):
@@ -268,7 +276,7 @@ class ErrorMessage(_Message):
 
 
 SupervisorMessage = Start | Lease | Stop
-TrainerMessage = Started | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
+TrainerMessage = Started | Alive | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
 
 _TO_TRAINER: TypeAdapter[SupervisorMessage] = TypeAdapter(Annotated[SupervisorMessage, Field(discriminator="type")])
 _FROM_TRAINER: TypeAdapter[TrainerMessage] = TypeAdapter(Annotated[TrainerMessage, Field(discriminator="type")])

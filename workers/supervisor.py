@@ -15,7 +15,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt
-from service.errors import BudgetExhausted, ServiceError, Unavailable, WorkerLost
+from service.errors import BudgetExhausted, DeviceHung, ServiceError, Unavailable, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.retries import retries
@@ -24,8 +24,10 @@ from workers.child import Child
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
 from workers.materialise import Prepared, materialise
+from workers.memory import suspicion
 from workers.promote import FileRefused, promote_checkpoint, promote_result, upload
 from workers.protocol import (
+    Alive,
     CheckpointMessage,
     ErrorMessage,
     ExitCode,
@@ -43,6 +45,9 @@ log = structlog.get_logger(__name__)
 Json = dict[str, Any]
 
 _NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
+
+_FIRST_WORD_S = 120.0
+"""A trainer that starts on a busy machine may need a while before it says anything."""
 
 _INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
 
@@ -113,6 +118,10 @@ class Supervisor:
         self._result: Result | None = None
         self._error: Json | None = None
         self._last_known: Json = {}
+        # It says that it is alive several times a lease, see workers.watchdog.
+        self._silence_s = 2 * context.settings.lease_s
+        self._heard_by = 0.0
+        self._is_frozen = False
 
     def run(self) -> Finished | Lost:
         """Prepare, train, conclude."""
@@ -140,7 +149,8 @@ class Supervisor:
             return Stopped()
         self._note_start(prepared)
         log_path = self._dirs.log_path(self._claim.job_id, self._claim.fence)
-        child = Child(self._context.command, prepared.start.threads, log_path)
+        memory_bytes = self._context.settings.trainer_memory_mb * 10**6 or None
+        child = Child(self._context.command, prepared.start.threads, log_path, memory_bytes)
         with closing(child):
             self._keeper.attach(child, prepared.start)
             self._pump(child)
@@ -159,11 +169,16 @@ class Supervisor:
         )
 
     def _pump(self, child: Child) -> None:
-        """Take what the trainer says until it ends."""
+        """Take what the trainer says until it ends; one that cannot even say that it is alive is killed."""
+        self._heard_by = time.monotonic() + max(self._silence_s, _FIRST_WORD_S)
         while not child.drained and not self._keeper.lost:
             message = child.receive(self._recorder.wait_s)
             if message is not None:
                 self._take(message)
+                self._heard_by = time.monotonic() + self._silence_s
+            elif time.monotonic() > self._heard_by:
+                self._is_frozen = True
+                child.kill()
             self._recorder.flush_if_due()
         self._recorder.flush()
 
@@ -175,6 +190,8 @@ class Supervisor:
                 self._result = message
             case ErrorMessage():
                 self._error = message.error
+            case Alive():
+                pass  # it was heard
             case _:
                 if isinstance(message, Progress | Metric):
                     self._last_known |= message.model_dump(mode="json", include={"stage", "fraction", "step"})
@@ -213,7 +230,8 @@ class Supervisor:
         if code == ExitCode.DONE and self._result is not None:
             return Succeeded(self._result)
         if code == ExitCode.ERROR and self._error is not None:
-            return Failed.by_record(self._error, code)
+            known = {**self._facts(), **self._error.get("last_known", {})}
+            return Failed.by_record({**self._error, "last_known": known}, code)
         if reason is not None or code in (ExitCode.STOPPED, ExitCode.LEASE_LOST):
             return self._stopped(code)
         return Failed.by(self._crash(code), code)
@@ -223,11 +241,20 @@ class Supervisor:
             return Failed.by(BudgetExhausted(_NO_TIME), code)
         return Stopped(code)
 
-    def _crash(self, code: int) -> WorkerLost:
+    def _crash(self, code: int) -> ServiceError:
+        where = f"in stage {self._last_known.get('stage', 'start')} of attempt {self._claim.attempt}"
+        extra = {"exit_code": code, "last_known": self._facts()}
+        if self._is_frozen:
+            detail = f"The trainer said nothing for {self._silence_s:g} s {where}: it is frozen."
+            return DeviceHung(detail, extra=extra)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        stage = self._last_known.get("stage", "start")
-        detail = f"The trainer {how} in stage {stage} of attempt {self._claim.attempt}, without saying why."
-        return WorkerLost(detail, extra={"exit_code": code, "last_known": self._last_known | self._keeper.facts})
+        why = suspicion(self._keeper.facts) if code == -signal.SIGKILL else ""
+        detail = f"The trainer {how} {where}, without saying why{why}."
+        return WorkerLost(detail, extra=extra)
+
+    def _facts(self) -> Json:
+        """What was last known of the trainer: where its work was, and its memory."""
+        return self._last_known | self._keeper.facts
 
     def _upload_patiently(self, refs: Sequence[FileRef]) -> None:
         """Upload what the attempt cannot do without; a store that does not answer gets as long as a lease to come back.

@@ -21,6 +21,7 @@ from workers.deadman import DeadMan, end_own_group
 from workers.memory import is_out_of_memory, out_of_memory
 from workers.protocol import ErrorMessage, ExitCode, Lease, Result, Start, Started, Stop, decode_to_trainer
 from workers.versions import recorded_versions
+from workers.watchdog import Watchdog
 
 Job = Callable[[Start, Channel], Result]
 
@@ -30,7 +31,10 @@ def serve(job: Job) -> Never:
     channel = Channel(_take_stdout())
     starts: queue.SimpleQueue[Start] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, channel, starts), name="orders", daemon=True).start()
-    code = _outcome(job, starts.get(), channel)
+    start = starts.get()
+    watchdog = Watchdog(channel, start.lease_s, start.stall_s)
+    code = _outcome(job, start, channel)
+    watchdog.close()
     sys.stdout.flush()
     sys.stderr.flush()
     # No interpreter shutdown: the work is done, and what libraries do there can hang or crash.

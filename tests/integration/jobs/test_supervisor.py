@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,28 @@ def test_only_errors_that_the_job_names_are_tried_again(
 ) -> None:
     run = bench(fault=fault, retry={"on": ["gpu_oom"]})
     assert run.attempt() == Finished(AttemptOutcome.FAILED, state)
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings", "code"),
+    [
+        ("ignore_stop", {"stall_s": 0.6}, "device_hung"),
+        ("frozen", {"lease_s": 1.0}, "device_hung"),
+        ("hoard", {"trainer_memory_mb": 700}, "out_of_memory"),
+        ("killed", {}, "worker_lost"),
+    ],
+)
+def test_a_trainer_that_cannot_go_on_is_tried_again_with_what_was_known(
+    bench: Callable[..., Bench], fault: str, settings: dict[str, Any], code: str
+) -> None:
+    run = bench(fault=fault, fault_attempts=1)
+    run.context = replace(run.context, settings=run.context.settings.model_copy(update=settings))
+    assert run.attempt() == Finished(AttemptOutcome.FAILED, JobState.QUEUED)
+    error = run.rows(Attempt)[0].error
+    assert error is not None
+    assert (error["code"], error["retryable"], error["last_known"]["stage"]) == (code, True, "count")
+    assert error["last_known"]["peak_rss_bytes"] > 10**6
+    assert run.attempt() == Finished(AttemptOutcome.SUCCEEDED, JobState.SUCCEEDED)
 
 
 def test_a_trainer_that_breaks_the_protocol_is_ended(bench: Callable[..., Bench]) -> None:
