@@ -72,6 +72,7 @@ class JobView(Answer):
             "started_at": "2026-11-30T12:00:01Z",
             "heartbeat_at": "2026-11-30T12:01:30Z",
             "finished_at": None,
+            "deadline_at": "2026-11-30T13:00:01Z",
             "attempt": 1,
             "queue": None,
             "usage": {"device_seconds": 0.0},
@@ -99,6 +100,10 @@ class JobView(Answer):
     started_at: UtcTime | None = Field(description="Of the first attempt.")
     heartbeat_at: UtcTime | None
     finished_at: UtcTime | None
+    deadline_at: UtcTime | None = Field(
+        description="While it runs: when `budget.max_wall_seconds` will be used up, and the job ends with the best so "
+        "far. Null: no limit, or it does not run, which costs nothing."
+    )
     attempt: int = Field(description="Number of the latest attempt; 0 before the first.")
     queue: QueuePlace | None = Field(description="Of queued jobs only.")
     usage: Usage
@@ -129,6 +134,7 @@ class JobView(Answer):
             started_at=job.started_at,
             heartbeat_at=job.heartbeat_at,
             finished_at=job.finished_at,
+            deadline_at=job.deadline_at,
             attempt=job.attempts,
             queue=queue,
             usage=Usage(device_seconds=job.device_seconds),

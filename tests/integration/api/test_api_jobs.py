@@ -76,6 +76,15 @@ def test_a_failed_job_shows_its_error_and_what_it_used(api: TestClient, session:
     assert job["finished_at"].endswith("Z")
 
 
+@pytest.mark.parametrize("deadline", ["2030-01-01T00:00:00Z", None])
+def test_a_running_job_tells_when_its_time_is_up(
+    api: TestClient, session: Session, owner: str, deadline: str | None
+) -> None:
+    at = None if deadline is None else datetime.fromisoformat(deadline)
+    job_id = add_job(session, owner, JobState.RUNNING, deadline_at=at)
+    assert api.get(f"/jobs/{public(job_id)}").json()["deadline_at"] == deadline
+
+
 def test_pages_are_stable_while_jobs_are_added(api: TestClient, session: Session, owner: str) -> None:
     expected = [public(add_job(session, owner)) for _ in range(5)][::-1]
     seen: list[str] = []
