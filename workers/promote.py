@@ -14,6 +14,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from service.db.blobs import hold_blobs
 from service.db.models import (
     Artifact,
     Candidate,
@@ -30,7 +31,7 @@ from service.ids import IdKind, format_id
 from service.jobs.events import EventType, append_event
 from service.jobs.transitions import finish_succeeded, lock_owned
 from service.jobs.values import Claim, Finished, Lost
-from service.store import ArtifactStore
+from service.store import ArtifactStore, BlobMissing
 from workers.protocol import DATASET_ARTIFACT, Accuracy, CheckpointMessage, FileRef, Resource, Result
 
 Json = dict[str, Any]
@@ -72,8 +73,24 @@ def upload(store: ArtifactStore, run_dir: Path, refs: Sequence[FileRef], stored:
         stored.add(found.sha256)
 
 
-def promote_checkpoint(session: Session, claim: Claim, n: int, message: CheckpointMessage) -> Lost | None:
-    """Insert checkpoint ``n``, whose files are in the store, and what exists because of it."""
+def hold(session: Session, store: ArtifactStore, refs: Sequence[FileRef]) -> None:
+    """Make sure that files which were uploaded are still in the store, and stay so until the transaction ends.
+
+    Raises:
+        BlobMissing: nobody needed one before, and it was removed; upload it again.
+    """
+    hold_blobs(session)
+    for ref in refs:
+        if not store.exists(ref.sha256):
+            raise BlobMissing(ref.sha256)
+
+
+def promote_checkpoint(session: Session, claim: Claim, n: int, message: CheckpointMessage) -> frozenset[str] | Lost:
+    """Insert checkpoint ``n``, whose files are held, and what exists because of it.
+
+    Returns:
+        Digests of files of older checkpoints, which this one replaces: perhaps nobody needs them any more.
+    """
     job = lock_owned(session, claim.job_id, claim.fence)
     if job is None:
         return Lost()
@@ -85,13 +102,18 @@ def promote_checkpoint(session: Session, claim: Claim, n: int, message: Checkpoi
         .returning(Checkpoint.n)
     ).one_or_none()
     if new is None:  # this very call was committed before, and its answer got lost
-        return None
-    session.execute(delete(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.n <= n - KEPT_CHECKPOINTS))
+        return frozenset()
+    replaced = session.scalars(
+        delete(Checkpoint)
+        .where(Checkpoint.job_id == job.id, Checkpoint.n <= n - KEPT_CHECKPOINTS)
+        .returning(Checkpoint.files)
+        .execution_options(synchronize_session=False)
+    ).all()
     for resource in message.resources:
         _upsert_resource(session, job, resource, digests[resource.file])
     job.failures = 0
     append_event(session, job.id, EventType.CHECKPOINT, {"n": n, "stage": message.stage})
-    return None
+    return frozenset(sha256 for files in replaced for sha256 in files.values()) - set(digests.values())
 
 
 def promote_result(session: Session, claim: Claim, message: Result) -> Finished | Lost:

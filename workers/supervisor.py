@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import structlog
 from sqlalchemy import update
@@ -20,12 +20,13 @@ from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.retries import retries
 from service.jobs.values import Claim, Finished, Lost
+from service.store import BlobMissing
 from workers.child import Child
 from workers.context import WorkerContext
-from workers.lease import LeaseKeeper
+from workers.lease import DATABASE_DOWN, LeaseKeeper
 from workers.materialise import Prepared, materialise
 from workers.memory import suspicion
-from workers.promote import FileRefused, promote_checkpoint, promote_result, upload
+from workers.promote import FileRefused, hold, promote_checkpoint, promote_result, upload
 from workers.protocol import (
     Alive,
     CheckpointMessage,
@@ -39,10 +40,12 @@ from workers.protocol import (
     TrainerMessage,
 )
 from workers.recording import Recorder
+from workers.retention import remove_unneeded
 from workers.rundirs import RunDirs
 
 log = structlog.get_logger(__name__)
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
 
@@ -130,6 +133,7 @@ class Supervisor:
             ending = self._execute()
             if isinstance(ending, Succeeded):
                 self._upload_patiently(ending.result.artifacts)
+                return self._write_held(ending.result.artifacts, lambda session: self._finish(session, ending))
             return self._keeper.write(lambda session: self._finish(session, ending))
         except ServiceError as error:
             ending = Failed.by(error)
@@ -207,6 +211,8 @@ class Supervisor:
                 self._upload_patiently(message.files)
             else:
                 upload(self._context.store, self._run_dir, message.files, self._stored)
+            self._recorder.flush()
+            replaced = self._write_held(message.files, lambda session: self._insert_checkpoint(session, message))
         except FileRefused as error:
             if message.binding:
                 raise
@@ -218,11 +224,38 @@ class Supervisor:
                 raise
             log.warning("checkpoint_not_stored", stage=message.stage, error=error.detail)
             return
-        self._recorder.flush()
-        n = self._next_checkpoint
-        self._keeper.write(lambda session: promote_checkpoint(session, self._claim, n, message))
         self._next_checkpoint += 1
         self._unpromoted = []
+        if not isinstance(replaced, Lost):
+            self._remove(replaced)
+
+    def _insert_checkpoint(self, session: Session, message: CheckpointMessage) -> frozenset[str] | Lost:
+        hold(session, self._context.store, message.files)
+        return promote_checkpoint(session, self._claim, self._next_checkpoint, message)
+
+    def _write_held(self, refs: Sequence[FileRef], change: Callable[[Session], T]) -> T | Lost:
+        """Write rows that name files; one that was removed since it was uploaded is uploaded again.
+
+        Raises:
+            StorageFull, Unavailable, FileRefused: see :meth:`_upload_patiently`.
+        """
+        while True:
+            try:
+                return self._keeper.write(change)
+            except BlobMissing as error:
+                log.info("blob_removed_meanwhile", sha256=error.sha256)
+                self._stored.discard(error.sha256)
+            except Unavailable as error:
+                log.warning("store_not_asked", error=error.detail)
+            self._upload_patiently(refs)
+
+    def _remove(self, digests: frozenset[str]) -> None:
+        """Remove what older checkpoints needed, or leave it to the sweep."""
+        try:
+            remove_unneeded(self._context.sessions, self._context.store, digests)
+        except (Unavailable, *DATABASE_DOWN) as error:
+            log.warning("blobs_not_removed", count=len(digests), error=str(error).splitlines()[0])
+        self._stored -= digests
 
     def _judge(self, child: Child) -> Ending:
         code = child.wait()
@@ -276,6 +309,7 @@ class Supervisor:
         job_id, fence = self._claim.job_id, self._claim.fence
         match ending:
             case Succeeded(result):
+                hold(session, self._context.store, result.artifacts)
                 return promote_result(session, self._claim, result)
             case Stopped(exit_code):
                 return transitions.finish_stopped(session, job_id, fence, exit_code=exit_code)

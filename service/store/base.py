@@ -20,6 +20,9 @@ from service.errors import StorageFull
 from service.store.errors import BlobCorrupt
 
 CHUNK_BYTES = 2**20
+BLOBS = "blobs/sha256"
+"""The folder, or prefix, below which all blobs lie."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -67,6 +70,14 @@ class ArtifactStore(ABC):
     def delete(self, sha256: str) -> None:
         """Remove the blob; harmless when there is none. Readers that have it open may fail."""
 
+    @abstractmethod
+    def digests(self, min_age_s: float = 0.0) -> Iterator[str]:
+        """Digests, in any order, of the blobs that were stored or stored again at least so many seconds ago.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+
     async def open_range_async(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """:meth:`open_range` without blocking the event loop."""
         chunks = await asyncio.to_thread(self.open_range, sha256, start, end)
@@ -97,7 +108,13 @@ def blob_key(sha256: str) -> str:
     """
     if not _DIGEST.fullmatch(sha256):
         raise ValueError(f"{sha256!r} is not a SHA-256 digest of 64 lower-case hex digits")
-    return f"blobs/sha256/{sha256[:2]}/{sha256[2:]}"
+    return f"{BLOBS}/{sha256[:2]}/{sha256[2:]}"
+
+
+def key_digest(key: str) -> str | None:
+    """The digest of which :func:`blob_key` made a key; None for any other key."""
+    digest = key.removeprefix(f"{BLOBS}/").replace("/", "", 1)
+    return digest if _DIGEST.fullmatch(digest) and blob_key(digest) == key else None
 
 
 def check_range(start: int, end: int | None) -> None:

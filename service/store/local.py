@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from service.store.base import (
+    BLOBS,
     CHUNK_BYTES,
     ArtifactStore,
     Stored,
     blob_key,
     check_range,
     chunks_of,
+    key_digest,
     measure,
     partial_file,
     room_below,
@@ -42,7 +44,7 @@ class LocalStore(ArtifactStore):
     def put_file(self, path: Path) -> Stored:
         """See the base class."""
         stored = measure(path)
-        if self.exists(stored.sha256):
+        if self._is_there(stored.sha256):
             return stored
         with room_below(self._root), partial_file(self._partial) as partial:
             # Measured anew: the name must be that of the bytes written, even if the file changed in between.
@@ -70,6 +72,23 @@ class LocalStore(ArtifactStore):
     def delete(self, sha256: str) -> None:
         """See the base class. On a local folder, readers that have the blob open go on undisturbed."""
         (self._root / blob_key(sha256)).unlink(missing_ok=True)
+
+    def digests(self, min_age_s: float = 0.0) -> Iterator[str]:
+        """See the base class."""
+        limit = time.time() - min_age_s
+        for path in (self._root / BLOBS).glob("*/*"):
+            sha256 = key_digest(path.relative_to(self._root).as_posix())
+            with suppress(FileNotFoundError):  # somebody has just deleted it
+                if sha256 is not None and path.stat().st_mtime <= limit:
+                    yield sha256
+
+    def _is_there(self, sha256: str) -> bool:
+        """Whether the blob is there; if so, it is as young as if it were stored now."""
+        try:
+            os.utime(self._root / blob_key(sha256))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _make_folders(self, folder: Path) -> None:
         """Make the folder and its parents, each durable before something is put into it."""

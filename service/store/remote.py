@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import obstore
@@ -12,7 +13,7 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from service.errors import Unavailable
-from service.store.base import ArtifactStore, Stored, blob_key, check_range, chunks_of, measure
+from service.store.base import BLOBS, ArtifactStore, Stored, blob_key, check_range, chunks_of, key_digest, measure
 from service.store.errors import BlobCorrupt, BlobMissing
 
 # One request each: an open stream would run into the client's time-out when the reader is slow.
@@ -66,6 +67,16 @@ class RemoteStore(ArtifactStore):
         """See the base class."""
         with _answers(), suppress(FileNotFoundError):
             obstore.delete(self._objects, blob_key(sha256))
+
+    def digests(self, min_age_s: float = 0.0) -> Iterator[str]:
+        """See the base class; content that was to be stored again counts from the first time."""
+        limit = datetime.now(UTC) - timedelta(seconds=min_age_s)
+        with _answers():
+            for page in obstore.list(self._objects, prefix=BLOBS):
+                for entry in page:
+                    sha256 = key_digest(entry["path"])
+                    if sha256 is not None and entry["last_modified"] <= limit:
+                        yield sha256
 
     def _size(self, key: str) -> int | None:
         try:

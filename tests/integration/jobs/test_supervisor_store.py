@@ -47,6 +47,9 @@ class Faulty(ArtifactStore):
     def delete(self, sha256: str) -> None:
         self._store.delete(sha256)
 
+    def digests(self, min_age_s: float = 0.0) -> Iterator[str]:
+        return self._store.digests(min_age_s)
+
 
 @pytest.fixture
 def store(context: WorkerContext) -> Faulty:

@@ -52,6 +52,35 @@ def test_stored_file_comes_back(store: ArtifactStore, source: Path, tmp_path: Pa
     assert (tmp_path / "copy").read_bytes() == CONTENT
 
 
+def test_blobs_are_listed_by_their_age(store: ArtifactStore, source: Path, tmp_path: Path) -> None:
+    store.put_file(source)
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    second = store.put_file(other).sha256
+    assert set(store.digests()) == {DIGEST, second}
+    assert set(store.digests(min_age_s=3600)) == set()
+    store.delete(second)
+    assert list(store.digests()) == [DIGEST]
+
+
+def test_content_that_is_stored_again_is_young_again(source: Path, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put_file(source)
+    [blob] = _files(tmp_path / "store")
+    os.utime(blob, (0, 0))
+    assert list(store.digests(min_age_s=3600)) == [DIGEST]
+    store.put_file(source)
+    assert list(store.digests(min_age_s=3600)) == []
+
+
+def test_what_is_no_blob_is_not_listed(source: Path, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put_file(source)
+    (tmp_path / "store" / "blobs" / "sha256" / "ab").mkdir(exist_ok=True)
+    (tmp_path / "store" / "blobs" / "sha256" / "ab" / "note.txt").touch()
+    assert list(store.digests()) == [DIGEST]
+
+
 def test_empty_file_is_a_blob(store: ArtifactStore, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     stored = store.put_file(tmp_path / "empty")

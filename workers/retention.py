@@ -1,0 +1,59 @@
+"""Removes blobs from the store that no row needs any more, so that a long job does not fill the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+
+import structlog
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.db.blobs import forbid_holding, unneeded
+from service.store import ArtifactStore
+
+log = structlog.get_logger(__name__)
+
+_AT_A_TIME = 20
+"""Promotions wait while these are looked up and deleted."""
+
+MIN_AGE_S = 3600.0
+"""What was stored a moment ago belongs to rows that are about to be written."""
+
+
+def remove_unneeded(sessions: sessionmaker[Session], store: ArtifactStore, digests: Collection[str]) -> int:
+    """Delete those of some blobs that no row names. Safe at any time, in any number of processes.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        Unavailable: the store does not answer.
+        sqlalchemy.exc.OperationalError: the database does not answer.
+    """
+    removed, left = 0, iter(sorted(digests))
+    while some := list(islice(left, _AT_A_TIME)):
+        with sessions.begin() as session:
+            forbid_holding(session)
+            for sha256 in unneeded(session, some):
+                store.delete(sha256)
+                removed += 1
+    return removed
+
+
+def sweep_blobs(sessions: sessionmaker[Session], store: ArtifactStore, min_age_s: float = MIN_AGE_S) -> int:
+    """Delete every blob that is old enough and that no row names: what killed workers and deleted rows have left.
+
+    Returns, Raises:
+        As :func:`remove_unneeded`.
+    """
+    removed = 0
+    for some in _batches(store.digests(min_age_s)):
+        with sessions() as session:  # without the lock: nearly all are needed
+            suspects = unneeded(session, some)
+        removed += remove_unneeded(sessions, store, suspects)
+    return removed
+
+
+def _batches(digests: Iterator[str]) -> Iterator[list[str]]:
+    while some := list(islice(digests, 500)):
+        yield some
