@@ -34,6 +34,9 @@ class Measuring:
         ctx: of the search.
         fitness: measures candidates.
         ledger: gets every measurement as soon as it is known.
+
+    Attributes:
+        finalists: milliseconds of those of the best that were measured, because a table has only predicted them.
     """
 
     def __init__(self, ctx: SearchContext, fitness: Fitness, ledger: SearchLedger) -> None:
@@ -43,6 +46,7 @@ class Measuring:
         self._known: dict[Genotype, Measures] = {}
         self._dropped: dict[Genotype, Measures] = {}  # of those that lost a race: on a part of the images
         self._latencies: dict[Genotype, float] = {}  # milliseconds
+        self.finalists: dict[Genotype, float] = {}
         self._seconds_each: float | None = None  # of a candidate, as the last group took them
 
     def measure(
@@ -128,6 +132,12 @@ class Measuring:
         self._known = {self._genotype(genes): measures for genes, measures in rows[Kept.MEASURES]}
         self._dropped = {self._genotype(genes): measures for genes, measures in rows[Kept.DROPPED]}
         self._latencies = {self._genotype(genes): latency for genes, latency in rows[Kept.LATENCY]}
+        self.finalists = {self._genotype(genes): latency for genes, latency in rows[Kept.FINALIST]}
+
+    def keep_finalist(self, genotype: Genotype, milliseconds: float) -> None:
+        """Remember what one of the best takes."""
+        self.finalists[genotype] = milliseconds
+        self._ledger.add(Kept.FINALIST, [[genotype, milliseconds]])
 
     def _keep(self, genotype: Genotype, measures: Measures) -> None:
         kind, of_its_kind = (Kept.DROPPED, self._dropped) if LOOKS in measures else (Kept.MEASURES, self._known)

@@ -99,7 +99,7 @@ class _Run:
         ctx, candidates = self._ctx, self._main.candidates
         self._move_front()
         scores = [c.score for c in candidates if c.score is not None]
-        best = deliverable(ctx, self._main.best, ctx.spec.retrain.top_k)
+        best = deliverable(ctx, self._main.best, ctx.spec.retrain.top_k, self._measuring.finalists, self._keep_finalist)
         judged = [c for c in candidates if c.proposal.n < self._judge_below and c.score is not None]
         return {
             "evaluations": len(candidates),
@@ -266,6 +266,10 @@ class _Run:
 
     def _make_baseline(self) -> SearchAlgorithm:
         return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
+
+    def _keep_finalist(self, genotype: Genotype, milliseconds: float) -> None:
+        self._measuring.keep_finalist(genotype, milliseconds)
+        self._save(binding=True)
 
     def _save(self, *, binding: bool = False) -> None:
         # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.

@@ -37,6 +37,7 @@ class Kept(StrEnum):
     MEASURES = "measures"  # genotype, measures by name
     DROPPED = "dropped"  # the same of a network that lost a race, on a part of the images
     LATENCY = "latency"  # genotype, milliseconds
+    FINALIST = "finalist"  # the same of one of the best, measured at the end because a table has only predicted it
     END = "end"  # of a whole search: the state with which it ended
 
 
@@ -97,7 +98,7 @@ class SearchLedger:
         if "ledger" not in state:
             for kind, known in _whole_state(state).items():
                 self.add(kind, known)
-            return rows | _whole_state(state)
+            return {**rows, **_whole_state(state)}
         self._segments = [_Segment(name, level) for name, level in state["ledger"]["segments"]]
         self._serial = state["ledger"]["serial"]
         for segment in self._segments:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from models.architecture import Architecture
+from models.architecture import Architecture, Genotype
 from search.asktell import Candidate
 from search.latency import MS, LatencySetting, Precision, Runtime
 from search.metrics import Metric
@@ -87,7 +87,13 @@ def delivery_clock(ctx: SearchContext) -> DeliveryClock | None:
     return None if execution is None else DeliveryClock(_meter(ctx, execution, timing), limit)
 
 
-def deliverable(ctx: SearchContext, best: Callable[[int], Sequence[Candidate]], count: int) -> list[Candidate]:
+def deliverable(
+    ctx: SearchContext,
+    best: Callable[[int], Sequence[Candidate]],
+    count: int,
+    known: Mapping[Genotype, float],
+    keep: Callable[[Genotype, float], None],
+) -> list[Candidate]:
     """The best-scored candidates that are as fast as predicted, when this machine is the one that they are meant for.
 
     A table may be off by more than a network is within the limit, and training one that cannot be used is a waste. So
@@ -97,8 +103,12 @@ def deliverable(ctx: SearchContext, best: Callable[[int], Sequence[Candidate]], 
         ctx: of the search.
         best: gives so many candidates with a score, the best first.
         count: how many are wanted.
+        known: milliseconds of those that were measured before.
+        keep: makes a measurement known, and part of a checkpoint: no clock repeats, so that another attempt would
+            choose others.
 
     Raises:
+        StopRequested: when somebody wants the attempt to stop.
         NoFeasibleCandidate: none of those that were measured is within the limit; carries the nearest misses.
     """
     clock = delivery_clock(ctx) if ctx.table is not None else None
@@ -109,8 +119,11 @@ def deliverable(ctx: SearchContext, best: Callable[[int], Sequence[Candidate]], 
     for candidate in best(count + _SPARE):
         if len(found) == count:
             break
-        arch = ctx.space.decode(candidate.proposal.genotype, len(ctx.classes))
-        taken_ms = clock.meter.measure(arch)
+        genotype = candidate.proposal.genotype
+        arch = ctx.space.decode(genotype, len(ctx.classes))
+        if genotype not in known:
+            keep(genotype, clock.meter.measure(arch))
+        taken_ms = known[genotype]
         if clock.allows(taken_ms):
             found.append(candidate)
         else:
@@ -142,13 +155,14 @@ def measure_exports(ctx: SearchContext, folders: Sequence[tuple[int, Architectur
     if clock is None:
         _tell_unmeasured(ctx)
         return []
-    found: list[Json] = []
-    for n, arch, folder in folders:
+    found: list[Json] = list(ctx.state.get("latency", []))
+    for n, arch, folder in folders[len(found) :]:
         taken = clock.meter.measure_export(folder, arch)
         figures = _figures(ctx, arch, taken.ms, clock) | _spread(taken)
         found.append(
             {"n": n, "genotype": list(arch.genotype), "feasible": clock.allows(taken.ms), "latency_ms": figures}
         )
+        ctx.checkpoint({"latency": found})  # no clock repeats, and the winner depends on it
         ctx.poll_to_finish()
     if not any(entry["feasible"] for entry in found):
         raise _none_within(clock, found)

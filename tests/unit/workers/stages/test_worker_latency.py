@@ -17,10 +17,12 @@ from service.errors import NoFeasibleCandidate
 from service.jobs.resolve import make_space
 from service.jobs.spec import SpaceSpec
 from tests.channels import RecordingChannel
-from tests.stage_runs import TINY, merged, search_start
+from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.unit.search.latency_tables import setting_for
+from workers.channel import StopRequested
 from workers.latency.execution import Execution
-from workers.protocol import Candidates, Result, Warn
+from workers.latency.meter import NetworkMeter
+from workers.protocol import Candidates, CheckpointMessage, Result, TrainerMessage, Warn
 from workers.stages.run import run_job
 
 MS = 1_000_000
@@ -100,8 +102,6 @@ def test_no_network_as_fast_as_predicted_ends_with_the_nearest_misses(clock: dic
 def test_an_export_that_is_slower_than_its_network_was_leaves_the_first_place(
     clock: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers.latency.meter import NetworkMeter
-
     measured: list[int] = []
     original = NetworkMeter.measure_export
 
@@ -117,6 +117,45 @@ def test_an_export_that_is_slower_than_its_network_was_leaves_the_first_place(
         (measured[1], True),
         (measured[0], False),
     ]
+
+
+class StoppingAtMeasurements(RecordingChannel):
+    """Asks for a stop with the first checkpoint that knows how long a network takes that is to be delivered."""
+
+    def send(self, message: TrainerMessage) -> None:
+        """Look into the checkpoint."""
+        super().send(message)
+        if isinstance(message, CheckpointMessage) and (message.binding or "latency" in message.state["state"]):
+            self.request_stop("pause")
+
+
+def test_what_is_to_be_delivered_is_measured_once_whatever_interrupts_it(
+    clock: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Any] = []
+
+    def counted(of: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def measure(self: NetworkMeter, *network: Any) -> Any:
+            measured.append((of, network[-1].genotype))
+            return original(self, *network)
+
+        return measure
+
+    for name in ("measure", "measure_export"):
+        monkeypatch.setattr(NetworkMeter, name, counted(name, getattr(NetworkMeter, name)))
+    limit = {"metric": "latency_ms", "table": table().to_json(), "max": 2.5}
+    start = search_start(merged(TINY, {"search": {"baseline": "none"}, "constraints": [limit]}), tmp_path)
+    for expected in (1, 2, 3):  # two finalists, then their exports
+        channel = StoppingAtMeasurements()
+        with pytest.raises(StopRequested):
+            run_job(start, channel)
+        assert len(measured) == expected
+        start = resumed(start, channel.of_type(CheckpointMessage)[-1], tmp_path)
+    clock["takes"] = lambda depth: 9 * MS  # for what is not known yet: the second of the exports
+    result = run_job(start, RecordingChannel())
+    assert [what for what, _ in measured] == ["measure"] * 2 + ["measure_export"] * 2
+    assert len(measured) == len(set(measured))
+    assert [entry.feasible for entry in result.accuracies] == [True, False]
 
 
 def test_a_table_of_another_machine_leaves_the_prediction_and_says_so(clock: dict[str, Any], tmp_path: Path) -> None:
