@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.faults.appointments import keep_appointment
+from tests.faults.measurements import keep_record
 from workers.stages.context import Context, Json
 from workers.trainer import run_stages, serve
 
@@ -26,4 +27,5 @@ def _die_on_the_way() -> None:
 
 if __name__ == "__main__":
     _die_on_the_way()
+    keep_record()
     serve(run_stages)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.client import Client
+from service.client import Client, Job
 from service.db.engine import session_factory, sync_engine
 from service.db.models import Artifact, Attempt, Candidate
 from service.embedded import Embedded
@@ -75,6 +75,16 @@ class Service:
                 # Descriptions name their job, which is another one.
                 digests={(f.name, f.candidate_n): f.sha256 for f in files if f.name.endswith(".safetensors")},
             )
+
+    def job(self, job_id: str) -> Job:
+        return self._client.job(job_id)
+
+    def latencies(self, job_id: str) -> dict[int, tuple[list[float], float]]:
+        """Genotype and measured milliseconds of the candidates that are known by now."""
+        key = parse_id(IdKind.JOB, job_id)
+        with self._sessions() as session:
+            rows = session.scalars(select(Candidate).where(Candidate.job_id == key))
+            return {row.n: (row.genotype, row.costs["latency_ms"]) for row in rows}
 
     def outcomes(self, job_id: str) -> list[str | None]:
         with self._sessions() as session:
