@@ -232,6 +232,12 @@ class SupernetUnavailable(ServiceError):
     code, title = "supernet_unavailable", "The supernet cannot be had"
 
 
+class SearchUnavailable(ServiceError):
+    """The stored search that a job goes on with is gone or damaged."""
+
+    code, title = "search_unavailable", "The search cannot be had"
+
+
 class TeacherInvalid(ServiceError):
     """The weights cannot serve as a teacher; ``keys`` lists every tensor at fault, where the tensors are to blame."""
 

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.db.models import Checkpoint, Dataset, JobKind, Supernet, Teacher
-from service.errors import DatasetInvalid, SupernetUnavailable, TeacherUnavailable
+from service.db.models import Artifact, Checkpoint, Dataset, Job, JobKind, Supernet, Teacher
+from service.errors import DatasetInvalid, SearchUnavailable, SupernetUnavailable, TeacherUnavailable
 from service.ids import IdKind, format_id, parse_id
 from service.jobs.transitions import lock_owned
 from service.jobs.values import Claim, Lost
@@ -22,7 +22,16 @@ from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
-from workers.protocol import DATASET_INPUT, INIT_INPUT, TEACHER_INPUT, BlobRef, Resume, Start
+from workers.protocol import (
+    DATASET_INPUT,
+    INIT_INPUT,
+    SEARCH_ARTIFACT,
+    SEARCH_INPUT,
+    TEACHER_INPUT,
+    BlobRef,
+    Resume,
+    Start,
+)
 from workers.recording import warn
 from workers.rundirs import RunDirs
 
@@ -68,6 +77,9 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
     init = keeper.write(lambda session: _teacher(session, claim, "init", "teacher"))
     if isinstance(init, Lost):
         return init
+    earlier = keeper.write(lambda session: _earlier_search(session, claim))
+    if isinstance(earlier, Lost):
+        return earlier
     blobs = dirs.cache / "blobs"
     start = Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
@@ -91,6 +103,7 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
             *_warm_inputs(context.store, blobs, warm.info if warm else None),
             *_teacher_input(context.store, blobs, TEACHER_INPUT, teacher),
             *_teacher_input(context.store, blobs, INIT_INPUT, init),
+            *_search_input(context.store, blobs, earlier),
         ],
         adopted=dict(warm.info.outputs) if warm else {},
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
@@ -216,6 +229,25 @@ def _warm_inputs(store: ArtifactStore, blobs: Path, warm: SupernetInfo | None) -
     except BlobError as error:
         detail = f"The stored files of supernet {warm.reference} are missing or damaged; train it again."
         raise SupernetUnavailable(detail) from error
+
+
+def _earlier_search(session: Session, claim: Claim) -> str | None:
+    """Digest of the search that the job goes on with (``service.searches.continuation``); None of all other jobs."""
+    parent_id = session.get_one(Job, claim.job_id).parent_id
+    if claim.kind is not JobKind.SEARCH or parent_id is None:
+        return None
+    of_parent = select(Artifact.sha256).where(Artifact.job_id == parent_id, Artifact.kind == SEARCH_ARTIFACT)
+    return session.scalars(of_parent).one()
+
+
+def _search_input(store: ArtifactStore, blobs: Path, sha256: str | None) -> list[BlobRef]:
+    if sha256 is None:
+        return []
+    try:
+        return [_cached(store, blobs, SEARCH_INPUT, sha256)]
+    except BlobError as error:
+        detail = "The stored search that this job goes on with is missing or damaged; start the job's spec as a search."
+        raise SearchUnavailable(detail) from error
 
 
 def _cached(store: ArtifactStore, blobs: Path, name: str, sha256: str) -> BlobRef:

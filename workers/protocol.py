@@ -26,6 +26,12 @@ TEACHER_INPUT = "teacher"
 INIT_INPUT = "init"
 """Name of a registered teacher's weights that training starts from, among the inputs."""
 
+SEARCH_INPUT = "search"
+"""Name of the file with a search that the job goes on with, among the inputs."""
+
+SEARCH_ARTIFACT = "search"
+"""Kind of the artifact that holds all of a search, from which another job may go on."""
+
 DATASET_ARTIFACT = "dataset"
 """Kind of the artifact that holds an imported dataset's blob."""
 

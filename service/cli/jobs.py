@@ -101,11 +101,11 @@ def extend(
     url: UrlOption = None,
     data: DataOption = None,
 ) -> None:
-    """Let a paused search go on longer than was asked for at first."""
+    """Let a search go on longer than was asked for at first: a paused one itself, one that is done as a new job."""
     totals = {"generations": generations, "max_evaluations": max_evaluations, "max_wall_seconds": max_wall_seconds}
     with connect(url, data) as client:
         job = client.extend(job_id, **{name: total for name, total in totals.items() if total is not None})
-    print(f"{job.id}  {job.status}")
+    print(f"{job.id}  {job.status}" if job.id == job_id else f"{job.id}  {job.status}  goes on where {job_id} ended")
 
 
 def download(

@@ -2,7 +2,8 @@
 
 What a search does next depends on its state alone, and neither on the number of generations nor on that of
 evaluations, until one of them ends it. So both may be raised while the search is not over. Afterwards they may not: the
-checkpoints that are kept hold the stages that followed, and no longer the generator of the search.
+checkpoints that are kept hold the stages that followed, and no longer the generator of the search. One that has
+succeeded is gone on with by another job, see :mod:`service.searches.continuation`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def extend(session: Session, job_id: UUID, wanted: ExtendRequest) -> Job | None:
     job = session.scalars(query).one_or_none()
     if job is None:
         return None
-    spec = _extended(job.spec, wanted)
+    spec = extended_spec(job.spec, wanted)
     if job.state != JobState.PAUSED:
         if spec == job.spec and job.state in (JobState.QUEUED, JobState.RUNNING) and job.desired == Desired.RUN:
             return job
@@ -70,7 +71,12 @@ def extend(session: Session, job_id: UUID, wanted: ExtendRequest) -> Job | None:
     return job
 
 
-def _extended(spec: Json, wanted: ExtendRequest) -> Json:
+def extended_spec(spec: Json, wanted: ExtendRequest) -> Json:
+    """The spec of a job with its new totals.
+
+    Raises:
+        ValidationFailed: a total is lower than the job's, or would have no effect.
+    """
     search, budget = dict(spec.get("search") or {}), dict(spec.get("budget") or {})
     items = []
     if wanted == ExtendRequest():
@@ -100,6 +106,9 @@ def _require_effect(before: Json, after: Json) -> None:
     if after["algorithm"] == "listed":
         detail = "this search scores the architectures that its body lists, and no others"
         raise ValidationFailed.of([ErrorItem("/max_evaluations", "no_effect", detail)])
+    if after.get("evaluation", {}).get("racing") is not None:
+        detail = "racing spreads its error over the evaluations that were asked for; with more it drops other networks"
+        raise ValidationFailed.of([ErrorItem("", "racing_fixes_length", detail, "a new search with a larger total")])
     by_generations, by_evaluations = after["population"] * (after["generations"] + 1), after["max_evaluations"]
     raised = [name for name in ("generations", "max_evaluations") if after[name] > before[name]]
     if raised == ["generations"] and before["population"] * (before["generations"] + 1) >= by_evaluations:
@@ -130,7 +139,7 @@ def _require_open_search(session: Session, job: Job) -> None:
 def _why_not_now(job: Job) -> str:
     if job.state in (JobState.QUEUED, JobState.RUNNING):
         return "pause it first"
-    return "only a paused search can be; start another one with warm_start and search.population_from"
+    return "only a paused search and one that has succeeded can be"
 
 
 def _not_possible(job: Job, why: str) -> InvalidState:

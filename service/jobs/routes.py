@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from service.auth import Caller, JobReader, JobWriter
 from service.db.models import JobKind
 from service.errors import IdempotencyInProgress, IdempotencyKeyReuse, InvalidState, NotFound
-from service.http import StrictRoute, matches_etag, preferred_wait_s
+from service.http import StrictRoute, matches_etag, preferred_wait_s, url
 from service.idempotency import Once, OnceDep, json_response
 from service.ids import IdKind, parse_id
 from service.jobs import service as jobs
@@ -146,9 +146,18 @@ async def retry_job(
     "/{job_id}/extend",
     status_code=202,
     response_model=JobView,
-    responses=problems(NotFound, InvalidState, IdempotencyInProgress, IdempotencyKeyReuse, body=True),
+    responses={
+        201: {
+            "model": JobView,
+            "description": "The job has succeeded: this is the new one that goes on with its search.",
+            "headers": {"Location": {"description": "Path of the new job.", "schema": {"type": "string"}}},
+        },
+        202: {"description": "The job was paused and is queued again."},
+        **problems(NotFound, InvalidState, IdempotencyInProgress, IdempotencyKeyReuse, body=True),
+    },
 )
 async def extend_job(
+    request: Request,
     job_id: JobId,
     wanted: Annotated[ExtendRequest, Body()],
     caller: JobWriter,
@@ -156,12 +165,19 @@ async def extend_job(
     parts: ServicesDep,
     once: OnceDep,
 ) -> Response:
-    """Let a paused search go on longer: it ends as if the new totals had been asked for at first."""
+    """Let a search go on longer: it ends as if the new totals had been asked for at first.
+
+    A paused job goes on itself. One that has succeeded stays as it is: a new job takes over its supernet and all that
+    it has scored, and does baseline, retraining, export and report anew; `max_wall_seconds` is its own time then.
+    """
+    asked = parse_id(IdKind.JOB, job_id)
 
     async def act() -> JSONResponse:
-        job = await jobs.extend_job(session, caller.owner, parse_id(IdKind.JOB, job_id), wanted)
+        job = await jobs.extend_job(session, caller.owner, asked, wanted)
         view = await jobs.show_job(session, caller.owner, job, parts.settings.lease_s)
-        return json_response(view, 202)
+        if job.id == asked:
+            return json_response(view, 202)
+        return json_response(view, 201, {"Location": url(request, f"/jobs/{view.id}")})
 
     return await once.perform(session, act)
 

@@ -23,6 +23,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import JobView
 from service.jobs.states import Action, shown_status
 from service.jobs.values import Accepted, Refused
+from service.searches.continuation import continue_search
 from service.services import Services
 
 _TRANSITIONS: Mapping[Action, Callable[[Session, UUID], Accepted | Refused | None]] = MappingProxyType(
@@ -94,13 +95,16 @@ async def act_on_job(session: AsyncSession, owner: str, job_id: UUID, action: Ac
 
 
 async def extend_job(session: AsyncSession, owner: str, job_id: UUID, wanted: ExtendRequest) -> Job:
-    """Let a paused search go on longer. The caller commits.
+    """Let a search go on longer: a paused one itself, one that has succeeded as a new job. The caller commits.
 
     Raises:
         NotFound: no such job.
-        ValidationFailed, InvalidState: see :func:`service.jobs.extension.extend`.
+        ValidationFailed, InvalidState: see :func:`service.jobs.extension.extend` and
+            :func:`service.searches.continuation.continue_search`.
     """
-    await get_job(session, owner, job_id)
+    found = await get_job(session, owner, job_id)
+    if found.state == JobState.SUCCEEDED:
+        return await continue_search(session, owner, found, wanted)
     job = await session.run_sync(extend, job_id, wanted)
     if job is None:
         raise NotFound(f"There is no job {format_id(IdKind.JOB, job_id)}.")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -47,8 +48,16 @@ class _Named:
     population: Sequence[Genotype] = ()
 
 
-async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) -> Job:
+async def start_search(
+    session: AsyncSession, owner: str, asked: AnySearchSpec, *, goes_on_with: UUID | None = None
+) -> Job:
     """Insert the job of a search. The caller commits.
+
+    Args:
+        session: of the request.
+        owner: of the job.
+        asked: the body.
+        goes_on_with: the job whose search this one goes on with; see ``service.searches.continuation``.
 
     Raises:
         ServiceError: whatever is wrong with the spec; see :mod:`service.jobs.resolve`.
@@ -56,7 +65,7 @@ async def start_search(session: AsyncSession, owner: str, asked: AnySearchSpec) 
     named = await _named(session, owner, asked)
     # Limits are decided exactly, which may take seconds of processor time.
     resolved = await asyncio.to_thread(_resolve, asked, named)
-    job = await session.run_sync(transitions.enqueue, _new_job(owner, resolved.spec, named.dataset))
+    job = await session.run_sync(transitions.enqueue, _new_job(owner, resolved.spec, named.dataset, goes_on_with))
     job.warnings = [warning.to_json() for warning in resolved.warnings]
     await session.flush()
     return job
@@ -109,7 +118,7 @@ def _resolve(asked: AnySearchSpec, named: _Named) -> Resolved | ResolvedSlimmabl
             assert_never(asked)
 
 
-def _new_job(owner: str, spec: AnySearchSpec, dataset: DatasetInfo) -> NewJob:
+def _new_job(owner: str, spec: AnySearchSpec, dataset: DatasetInfo, parent_id: UUID | None) -> NewJob:
     assert spec.name is not None, "resolving fills the name"
     return NewJob(
         owner=owner,
@@ -118,6 +127,7 @@ def _new_job(owner: str, spec: AnySearchSpec, dataset: DatasetInfo) -> NewJob:
         spec=spec.model_dump(mode="json"),
         meta=spec.metadata,
         dataset_id=dataset.id,
+        parent_id=parent_id,
         queue=DEFAULT_QUEUE,
         priority=spec.priority,
         seed=spec.seed,

@@ -135,6 +135,10 @@ class Context:
         """Where the file ``name`` lies or is to be written."""
         return self.run_dir / name
 
+    def input(self, name: str) -> Path | None:
+        """A file that the supervisor has put on local disk for this job; None when there is none of this name."""
+        return next((Path(blob.path) for blob in self.start.inputs if blob.name == name), None)
+
     def keep(self, written: WrittenFile, name: str | None = None) -> None:
         """Let a file be part of all checkpoints from the next one on."""
         self._files[name or written.path.name] = written

@@ -15,7 +15,7 @@ from service.jobs.resolve import constraints_of, latency_table
 from service.jobs.spec import ConstraintSpec, DatasetRef, ObjectiveSpec
 from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
-from workers.protocol import DATASET_INPUT, Start
+from workers.protocol import DATASET_INPUT, SEARCH_INPUT, Start
 from workers.stages.context import Context, Json
 from workers.training.files import describe_file
 
@@ -113,7 +113,7 @@ class DeliveryContext(DatasetContext, ABC):
     def take_over(self) -> Json:
         """Outputs of a stage that an earlier job has run, whose files are then kept as if this one had written them."""
         for blob in self.start.inputs:
-            if blob.name != DATASET_INPUT and self.file(blob.name) is None:
+            if blob.name not in (DATASET_INPUT, SEARCH_INPUT) and self.file(blob.name) is None:
                 shutil.copyfile(blob.path, self.path(blob.name))
                 self.keep(describe_file(self.path(blob.name)))
         return self.start.adopted[self.stage]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from models.export import ARCHITECTURE_FILE, MODEL_FILE, WEIGHTS_FILE
-from workers.protocol import Accuracy, ArtifactRef, Result
+from workers.protocol import SEARCH_ARTIFACT, Accuracy, ArtifactRef, Result
 from workers.stages.context import Json
 from workers.stages.delivery_context import DeliveryContext
 from workers.stages.export import EXPORT_FILES, exported_latency, exported_name
 from workers.stages.finalists import Finalist, search_finalists
 from workers.stages.search_context import SearchContext
+from workers.stages.search_ledger import SEARCH_FILE
 from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
 from workers.stages.teacher import TEACHER_FILE
 
@@ -19,6 +20,7 @@ MEDIA_TYPES = {
     WEIGHTS_FILE: "application/octet-stream",
     ARCHITECTURE_FILE: "application/json",
     MODEL_FILE: "text/x-python",
+    SEARCH_FILE: "application/x-ndjson",
 }
 
 
@@ -32,7 +34,7 @@ def search_result(ctx: SearchContext) -> Result:
         ctx,
         search_finalists(ctx),
         further,
-        shared=[(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet"), *adapters],
+        shared=[(TEACHER_FILE, "teacher"), (SUPERNET_FILE, "supernet"), *adapters, (SEARCH_FILE, SEARCH_ARTIFACT)],
         digests={name: ctx.outputs[name]["digest"] for name in ("teacher", "supernet")},
     )
 
@@ -121,9 +123,12 @@ def _exported(ctx: DeliveryContext, networks: Sequence[Finalist]) -> list[Artifa
 
 
 def _shared(ctx: DeliveryContext, files: Iterable[tuple[str, str]]) -> list[ArtifactRef]:
-    """The weights that the whole job shares."""
-    media_type = MEDIA_TYPES[WEIGHTS_FILE]
-    return [_artifact(ctx, name, name, kind, media_type, None) for name, kind in files if ctx.file(name) is not None]
+    """What belongs to the whole job: weights, and the search itself."""
+    return [
+        _artifact(ctx, name, name, kind, MEDIA_TYPES.get(name, MEDIA_TYPES[WEIGHTS_FILE]), None)
+        for name, kind in files
+        if ctx.file(name) is not None
+    ]
 
 
 def _artifact(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from statistics import median
 
 from models.architecture import Genotype
@@ -17,7 +18,7 @@ from search.measures import JUDGED_NETWORKS
 from search.pareto import FrontMove, Goal, GrowingFront
 from service.errors import LossDiverged, NoFeasibleCandidate
 from service.jobs.resolve import listed_genotypes, planned_evaluations, seeded_genotypes
-from workers.protocol import CandidateRow, candidate_messages
+from workers.protocol import SEARCH_INPUT, CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
 from workers.stages.generations import GenerationRecord, objectives_of
@@ -31,6 +32,7 @@ from workers.stages.zero_cost import zero_cost_seeds
 from workers.training.streams import numpy_stream
 
 _NEAREST_MISSES = 3
+_ROWS_AT_ONCE = 10_000  # in memory
 
 
 class SearchStage:
@@ -58,7 +60,8 @@ class _Run:
         self._front = GrowingFront([Goal(objective.goal) for objective in ctx.spec.objectives])
         self._on_front_until = 0  # candidates that the front has taken
         self._front_told = False  # whether the supervisor has been told of the front by this attempt
-        seeds = [] if "search" in ctx.state else _seeds(ctx)
+        earlier = ctx.input(SEARCH_INPUT) if "search" not in ctx.state else None
+        seeds = _seeds(ctx) if earlier is None and "search" not in ctx.state else []
         self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations, seeds)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
@@ -69,6 +72,8 @@ class _Run:
         self._told = 0  # candidates of which the supervisor has been told by this attempt
         self._record = GenerationRecord(ctx)
         self._restore(ctx.state)
+        if earlier is not None:
+            self._take_over(earlier)
 
     def search(self) -> None:
         """Run to the end, or to what the budget allows.
@@ -134,6 +139,7 @@ class _Run:
             self._ledger.add(Kept.TOLD if part == 0 else Kept.RANDOM, algorithm.history(before))
             if part == 0:
                 self._tell_supervisor()
+                self._record.add(self._main, self._front.members)
 
     def _start_race(self, part: int) -> None:
         """Let candidates of the next generation be dropped once they are worse than all that matter so far.
@@ -176,6 +182,11 @@ class _Run:
 
     def _tell_supervisor(self) -> None:
         candidates = self._main.candidates
+        while len(candidates) - self._told > _ROWS_AT_ONCE:  # of a search that was taken over
+            part = candidates[self._told : self._told + _ROWS_AT_ONCE]
+            self._told += len(part)
+            for message in candidate_messages([self._row(candidate) for candidate in part], (), (), anew=False):
+                self._ctx.send(message)
         rows = [self._row(candidate) for candidate in candidates[self._told :]]
         self._told = len(candidates)
         move, anew = self._move_front(), not self._front_told
@@ -183,7 +194,6 @@ class _Run:
         for message in candidate_messages(rows, joined, left, anew=anew):
             self._ctx.send(message)
         self._front_told = True
-        self._record.add(self._main, self._front.members)
 
     def _row(self, candidate: Candidate) -> CandidateRow:
         proposal = candidate.proposal
@@ -298,6 +308,15 @@ class _Run:
         if state["baseline"] is not None:
             self._baseline = self._make_baseline()
             self._baseline.restore(state["baseline"]["state"], rows[Kept.RANDOM])
+
+    def _take_over(self, path: Path) -> None:
+        """Begin where an earlier search ended, of which this one is the same but for its length."""
+        end, rows = self._ledger.take_over(path)
+        self._main.restore(end["search"]["state"], rows[Kept.TOLD])
+        self._measuring.restore(rows)
+        self._record.restore(end["generations"], self._main)
+        self._save()
+        self._tell_supervisor()
 
     def _no_feasible(self) -> NoFeasibleCandidate:
         nearest = [m.genotype for m in self._main.nearest_misses(_NEAREST_MISSES)]

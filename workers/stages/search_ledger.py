@@ -27,6 +27,7 @@ SEARCH_FILE = "search.jsonl"
 """The whole search, as a file of the result."""
 
 _NAME = "search-{:08d}.jsonl"
+_BASE = 1000  # level of what was taken over: as there is only one such file, it is never written again
 
 
 class Kept(StrEnum):
@@ -40,6 +41,8 @@ class Kept(StrEnum):
     FINALIST = "finalist"  # the same of one of the best, measured at the end because a table has only predicted it
     END = "end"  # of a whole search: the state with which it ended
 
+
+_TOLD = tuple(f'["{kind.value}",'.encode() for kind in (Kept.TOLD, Kept.RANDOM))
 
 Rows = Mapping[Kept, Sequence[Any]]
 """Rows of each kind in the order in which they were added; of kinds without any an empty sequence."""
@@ -81,11 +84,16 @@ class SearchLedger:
         return {"segments": [[segment.name, segment.level] for segment in self._segments], "serial": self._serial}
 
     def seal(self, end: Json) -> None:
-        """Write all rows, and the state at the end, into the one file that is a part of the result."""
+        """Write all rows, and the state at the end, into the one file that is a part of the result.
+
+        Its bytes do not depend on interruptions, after which a generation is measured in another order.
+        """
         self.add(Kept.END, [end])
         data = b"".join([*(self._ctx.path(segment.name).read_bytes() for segment in self._segments), *self._fresh])
+        lines = data.splitlines(keepends=True)
+        told = [line for line in lines if line.startswith(_TOLD)]
         self._forget(self._segments)
-        self._write(SEARCH_FILE, 0, data)
+        self._write(SEARCH_FILE, 0, b"".join([*told, *sorted(line for line in lines if not line.startswith(_TOLD))]))
 
     def restore(self, state: Json) -> Rows:
         """Go on from a state of the stage, and return all rows.
@@ -102,8 +110,29 @@ class SearchLedger:
         self._segments = [_Segment(name, level) for name, level in state["ledger"]["segments"]]
         self._serial = state["ledger"]["serial"]
         for segment in self._segments:
-            _read(self._ctx.path(segment.name), rows)
+            with self._ctx.path(segment.name).open("rb") as lines:
+                for line in lines:
+                    kind, row = json.loads(line)
+                    rows[Kept(kind)].append(row)
         return rows
+
+    def take_over(self, path: Path) -> tuple[Json, Rows]:
+        """Go on from the file of a whole search: the state with which it ended, and its rows.
+
+        What came after its last proposal is left out, since it would be another after a longer search.
+        """
+        rows: dict[Kept, list[Any]] = {kind: [] for kind in Kept}
+        kept: list[bytes] = []
+        with path.open("rb") as lines:
+            for line in lines:
+                kind, row = json.loads(line)
+                if kind not in (Kept.RANDOM, Kept.FINALIST):
+                    rows[Kept(kind)].append(row)
+                    kept += [line] if kind != Kept.END else []
+        [end] = rows[Kept.END]
+        self._write(_NAME.format(self._serial), _BASE, b"".join(kept))
+        self._serial += 1
+        return end, rows
 
     def _last_of(self, level: int) -> list[_Segment]:
         """The last segments in a row that are of this level; levels never ascend."""
@@ -118,13 +147,6 @@ class SearchLedger:
         for segment in replaced:
             self._ctx.drop(segment.name)
         self._segments = [segment for segment in self._segments if segment not in replaced]
-
-
-def _read(path: Path, rows: Mapping[Kept, list[Any]]) -> None:
-    with path.open("rb") as lines:
-        for line in lines:
-            kind, row = json.loads(line)
-            rows[Kept(kind)].append(row)
 
 
 def _whole_state(state: Json) -> dict[Kept, list[Any]]:

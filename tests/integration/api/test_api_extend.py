@@ -8,9 +8,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from service.db.models import Checkpoint, Desired, JobState
+from service.datasets.builtin import BUILTINS
+from service.db.models import Checkpoint, Desired, JobKind, JobState, Supernet
 from service.ids import IdKind, format_id
-from tests.integration.api.rows import add_job
+from service.store import ArtifactStore
+from tests.integration.api.rows import add_artifact, add_job
 
 SEARCH = {"algorithm": "evolution", "population": 10, "generations": 4, "max_evaluations": 50}
 
@@ -83,8 +85,8 @@ def test_a_generation_that_was_cut_cannot_be_made_whole(api: TestClient, paused:
     assert (refused.status_code, "cut to 45" in refused.json()["detail"]) == (409, True)
 
 
-@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED])
-def test_only_a_paused_job_can_be_extended(api: TestClient, paused: Any, state: JobState) -> None:
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.FAILED])
+def test_a_job_that_waits_runs_or_failed_cannot_be_extended(api: TestClient, paused: Any, state: JobState) -> None:
     path = paused(state)
     refused = api.post(f"{path}/extend", json={"max_wall_seconds": 61})
     assert (refused.status_code, refused.json()["state"]) == (409, state.value)
@@ -116,6 +118,86 @@ def test_a_job_without_such_limits_has_nothing_to_raise(api: TestClient, paused:
     other = paused(search={})
     answer = api.post(f"{other}/extend", json={"generations": 60})
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "no_such_limit")
+
+
+def test_a_race_is_run_to_the_length_that_was_asked_for(api: TestClient, paused: Any) -> None:
+    answer = api.post(f"{paused(search={**SEARCH, 'evaluation': {'racing': 0.05}})}/extend", json=LONGER)
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "racing_fixes_length")
+
+
+LONGER = {"generations": 30, "max_evaluations": 3000}
+
+
+@pytest.fixture
+def succeeded(api: TestClient, session: Session, owner: str, store: ArtifactStore) -> Any:
+    def make(search: dict[str, Any] | None = None, *, keeps_search: bool = True, **changes: Any) -> str:
+        body = {"method": "masktas", "dataset": "digits", "search": search or {}}
+        asked = api.post("/search/validate", json=body).json()
+        result = {"evaluations": 1000}
+        values = {"spec": asked["spec"], "result": result, "stop_reason": "max_evaluations", "stage": "report"}
+        job_id = add_job(session, owner, JobState.SUCCEEDED, **{**values, **changes})
+        row = Supernet(
+            owner=owner,
+            job_id=job_id,
+            method="masktas",
+            space=asked["space"],
+            sha256="cd" * 32,
+            info={
+                "dataset": BUILTINS["digits"].digest,
+                "spec": {part: asked["spec"][part] for part in ("dataset", "teacher", "supernet")},
+                "files": {},
+                "outputs": {"teacher": {"architecture": {"embed_dim": 48}}},
+            },
+        )
+        session.add(row)
+        if keeps_search:
+            add_artifact(session, store, job_id, b"{}", "search.jsonl", kind="search")
+        session.commit()
+        return f"/jobs/{format_id(IdKind.JOB, job_id)}"
+
+    return make
+
+
+def test_a_search_that_has_succeeded_goes_on_as_a_new_job(api: TestClient, succeeded: Any) -> None:
+    path = succeeded()
+    before = api.get(path).json()
+    answer = api.post(f"{path}/extend", json=LONGER)
+    assert answer.status_code == 201, answer.json()
+    new = answer.json()
+    assert answer.headers["Location"] == f"/jobs/{new['id']}"
+    assert (new["parent"], new["status"]) == (before["id"], "queued")
+    assert api.get(path).json() == before
+    old, spec = before["spec"], new["spec"]
+    assert spec["warm_start"]["supernet"].startswith("sn_")
+    assert spec == {**old, "warm_start": spec["warm_start"], "search": {**old["search"], **LONGER}}
+    assert api.post("/search", json=spec).json()["spec"] == spec
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ({"stop_reason": "space_exhausted"}, "all networks"),
+        ({"keeps_search": False}, "did not keep"),
+        ({"search": {"population": 40, "max_evaluations": 990}, "result": {"evaluations": 990}}, "cut to 990"),
+        ({"kind": JobKind.EXTRACT}, "searches of architectures"),
+    ],
+)
+def test_a_search_that_cannot_go_on_exactly_is_refused(
+    api: TestClient, succeeded: Any, job: dict[str, Any], why: str
+) -> None:
+    answer = api.post(f"{succeeded(**job)}/extend", json=LONGER)
+    assert (answer.status_code, answer.json()["code"]) == (409, "invalid_state")
+    assert why in answer.json()["detail"]
+
+
+def test_more_time_alone_helps_a_search_whose_time_was_up(api: TestClient, succeeded: Any) -> None:
+    budget = {"method": "masktas", "dataset": "digits", "budget": {"max_wall_seconds": 60}}
+    spec = api.post("/search/validate", json=budget).json()["spec"]
+    wanted = {"max_wall_seconds": 90}
+    refused = api.post(f"{succeeded(spec=spec)}/extend", json=wanted)
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "no_effect")
+    answer = api.post(f"{succeeded(spec=spec, stop_reason='budget')}/extend", json=wanted)
+    assert (answer.status_code, answer.json()["spec"]["budget"]) == (201, wanted)
 
 
 def test_strangers_see_no_such_job(stranger: TestClient, paused: Any) -> None:

@@ -280,6 +280,13 @@ def test_extend_sends_the_totals_that_were_given(run: Run) -> None:
     assert [request.body for request in server.requests] == [{"generations": 40}]
 
 
+def test_extend_names_the_job_that_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    new = as_json({**JOB, "id": "job_2", "status": "queued"}, 201)
+    with scripted_server({"POST /jobs/job_1/extend": [new]}) as server:
+        assert run("extend", "job_1", "--generations", "40", "--url", server.url) == Exit.OK
+    assert capsys.readouterr().out == "job_2  queued  goes on where job_1 ended\n"
+
+
 def test_events_are_printed_as_json_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     page = {"data": [{"id": 1, "type": "metric", "at": "2026-11-30T12:00:00Z", "data": {"loss": 1.5}}]}
     with scripted_server({"GET /jobs/job_1/events": [as_json(page)]}) as server:

@@ -103,15 +103,15 @@ def test_every_artifact_is_what_its_digest_says(finished: Run) -> None:
         assert (hashlib.sha256(data).hexdigest(), len(data)) == (ref.sha256, ref.size_bytes), ref.name
 
 
-def test_finalists_have_three_files_each_and_the_search_its_weights(finished: Run) -> None:
+def test_finalists_have_three_files_each_and_the_search_its_weights_and_rows(finished: Run) -> None:
     def names(artifacts: list[ArtifactRef], n: int | None) -> list[str]:
         return sorted(a.name for a in artifacts if a.candidate_n == n)
 
     for entry in finished.result.accuracies:
         files = names(finished.result.artifacts, entry.candidate_n)
         assert files == ["architecture.json", "model.py", "weights.safetensors"]
-    shared = ["decoder.safetensors", "projector.safetensors", "supernet.safetensors", "teacher.safetensors"]
-    assert names(finished.result.artifacts, None) == shared
+    shared = [f"{name}.safetensors" for name in ("decoder", "projector", "supernet", "teacher")] + ["search.jsonl"]
+    assert names(finished.result.artifacts, None) == sorted(shared)
 
 
 def test_winner_has_the_best_validation_accuracy_and_alone_a_holdout_figure(finished: Run) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from models.architecture import Architecture
 from tests.stage_runs import TINY, merged, resumed, search_start
-from tests.unit.workers.stages.runs import Found, StopAt, kept_rows, run_in_attempts, run_until
-from workers.protocol import CheckpointMessage, Start
+from tests.unit.workers.stages.runs import Found, StopAt, StoppingChannel, kept_rows, run_in_attempts, run_until
+from workers.protocol import SEARCH_INPUT, BlobRef, CandidateRow, Candidates, CheckpointMessage, Start
+from workers.stages.fitness import Fitness
+from workers.stages.search_ledger import SEARCH_FILE
 
 pytestmark = pytest.mark.usefixtures("every_progress")
 
@@ -49,6 +52,56 @@ def test_stopped_in_the_middle_of_generations_it_finds_the_same(
     # Candidates are measured one by one here: 0.22 and 0.4 are inside the second and the fourth of four generations.
     assert searched("stopped", StopAt("search", 0.22), StopAt("search", 0.4), checkpoint_s=0.0) == undisturbed
     assert len(undisturbed.rows) == 24
+
+
+def test_a_search_that_is_gone_on_with_finds_what_a_longer_one_does(
+    trained: tuple[Start, CheckpointMessage], tmp_path: Path
+) -> None:
+    before, checkpoint = trained
+
+    def order(name: str, generations: int) -> Start:
+        spec = search_start(merged(BODY, {"search": {"generations": generations}}), tmp_path / name / "spec").spec
+        return resumed(before.model_copy(update={"spec": spec}), checkpoint, tmp_path / name)
+
+    short = order("short", 1)
+    run_until(short, StopAt("retrain"))
+    whole = BlobRef(name=SEARCH_INPUT, path=str(Path(short.run_dir) / SEARCH_FILE), sha256="0" * 64)
+    longer = order("longer", 3).model_copy(update={"inputs": [whole], "checkpoint_s": 0.0})
+    # The second attempt finds everything in the checkpoint of the first.
+    first = run_until(longer, StopAt("search", 0.4)).last_checkpoint
+    again = resumed(longer.model_copy(update={"inputs": []}), first, tmp_path / "longer")
+    found = run_in_attempts(again, tmp_path / "longer", StopAt("retrain"))
+    at_once = run_in_attempts(order("at once", 3), tmp_path / "at once", StopAt("retrain"))
+    assert found.outputs == at_once.outputs
+
+
+def test_earlier_candidates_are_told_again_and_nothing_is_scored_twice(
+    trained: tuple[Start, CheckpointMessage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, checkpoint = trained
+    short = resumed(before, checkpoint, tmp_path / "short")
+    told = rows_of(run_until(short, StopAt("retrain")))
+    spec = merged(short.spec, {"search": {"generations": 4}})
+    whole = BlobRef(name=SEARCH_INPUT, path=str(Path(short.run_dir) / SEARCH_FILE), sha256="0" * 64)
+    order = before.model_copy(update={"spec": spec, "inputs": [whole]})
+    scored: list[Any] = []
+    measure = Fitness.measure
+
+    def counted(self: Fitness, archs: Sequence[Architecture], **rest: Any) -> Any:
+        scored.extend(archs)
+        return measure(self, archs, **rest)
+
+    monkeypatch.setattr(Fitness, "measure", counted)
+    rows = rows_of(run_until(resumed(order, checkpoint, tmp_path / "longer"), StopAt("retrain")))
+    assert rows[: len(told)] == told
+    assert len(rows) == len(told) + 6
+    known = {tuple(row.genotype) for row in told}
+    assert scored
+    assert not known & {tuple(map(float, arch.genotype)) for arch in scored}
+
+
+def rows_of(channel: StoppingChannel) -> list[CandidateRow]:
+    return [row for batch in channel.of_type(Candidates) for row in batch.rows]
 
 
 def test_a_checkpoint_of_an_earlier_version_goes_on(trained: tuple[Start, CheckpointMessage], tmp_path: Path) -> None:
