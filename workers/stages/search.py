@@ -315,8 +315,8 @@ class _Run:
         self._main.restore(end["search"]["state"], rows[Kept.TOLD])
         self._measuring.restore(rows)
         self._record.restore(end["generations"], self._main)
+        self._tell_supervisor()  # first: whoever goes on from a checkpoint tells only what comes behind it
         self._save()
-        self._tell_supervisor()
 
     def _no_feasible(self) -> NoFeasibleCandidate:
         nearest = [m.genotype for m in self._main.nearest_misses(_NEAREST_MISSES)]

@@ -92,8 +92,12 @@ def test_earlier_candidates_are_told_again_and_nothing_is_scored_twice(
         return measure(self, archs, **rest)
 
     monkeypatch.setattr(Fitness, "measure", counted)
-    rows = rows_of(run_until(resumed(order, checkpoint, tmp_path / "longer"), StopAt("retrain")))
+    channel = run_until(resumed(order, checkpoint, tmp_path / "longer"), StopAt("retrain"))
+    rows = rows_of(channel)
     assert rows[: len(told)] == told
+    # An attempt that goes on from a checkpoint tells only what comes behind it.
+    kinds = [type(message) for message in channel.messages if isinstance(message, Candidates | CheckpointMessage)]
+    assert kinds[0] is Candidates
     assert len(rows) == len(told) + 6
     known = {tuple(row.genotype) for row in told}
     assert scored
