@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from service.db.engine import ApplicationName, session_factory, sync_engine
+from service.db.engine import ApplicationName, Timeouts, session_factory, sync_engine
 from service.logs import configure_logging
 from service.settings import Settings
 from service.store import open_store
@@ -38,7 +38,8 @@ def run(settings: Settings, command: TrainerCommand) -> int:
     """
     queues = worker_queues(settings)
     pool_size = 1 + _CONNECTIONS_PER_SLOT * settings.worker_slots
-    engine = sync_engine(settings.database_url, ApplicationName.WORKER, pool_size=pool_size)
+    timeouts = Timeouts.within(settings.lease_s)
+    engine = sync_engine(settings.database_url, ApplicationName.WORKER, pool_size=pool_size, timeouts=timeouts)
     context = WorkerContext(
         settings=settings,
         sessions=session_factory(engine),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+
+from service.db.connections import bounded_async_connect, bounded_connect
 
 
 class ApplicationName(StrEnum):
@@ -31,6 +33,9 @@ class Timeouts:
 
     ``unacknowledged_s`` bounds a call to a server that has vanished without closing the connection (power loss,
     network partition): it must stay below the job lease, or a worker would notice only after it has lost the lease.
+    ``answer_s`` bounds every call, by the client's own clock: a server that hangs, or whatever lies between, may go on
+    to acknowledge what it never answers. It is longer than ``statement_s``, so that a slow statement is ended by the
+    server, in order.
     """
 
     connect_s: int = 5
@@ -39,6 +44,31 @@ class Timeouts:
     idle_in_transaction_s: float = 60.0
     unacknowledged_s: float = 15.0
     pool_s: float = 10.0
+
+    @property
+    def answer_s(self) -> float:
+        """Longest wait for an answer."""
+        return self.statement_s + _ANSWER_MARGIN_S
+
+    @classmethod
+    def within(cls, lease_s: float) -> Self:
+        """For who holds leases or takes them away: one call that hangs must leave time for another try.
+
+        A session that was left in the middle of a transaction holds its locks, those of the job's row perhaps, so it
+        must not outlast the lease either.
+        """
+        usual = cls()
+        half_s = max(_LEAST_S, lease_s / 2)
+        return cls(
+            statement_s=min(usual.statement_s, half_s),
+            lock_s=min(usual.lock_s, half_s),
+            idle_in_transaction_s=min(usual.idle_in_transaction_s, half_s),
+            unacknowledged_s=min(usual.unacknowledged_s, half_s),
+        )
+
+
+_ANSWER_MARGIN_S = 1.0
+_LEAST_S = 2.0
 
 
 DEFAULT_TIMEOUTS = Timeouts()
@@ -91,14 +121,19 @@ def sync_engine(
     database_url: str, application_name: str, *, pool_size: int = 5, timeouts: Timeouts = DEFAULT_TIMEOUTS
 ) -> Engine:
     """An engine for threads. ``application_name`` is what ``pg_stat_activity`` shows."""
-    return create_engine(database_url, **_pool_arguments(application_name, pool_size, timeouts))
+    engine = create_engine(database_url, **_pool_arguments(application_name, pool_size, timeouts))
+    connect = bounded_connect(timeouts.answer_s)
+    event.listen(engine, "do_connect", lambda _dialect, _record, arguments, options: connect(*arguments, **options))
+    return engine
 
 
 def async_engine(
     database_url: str, application_name: str, *, pool_size: int = 5, timeouts: Timeouts = DEFAULT_TIMEOUTS
 ) -> AsyncEngine:
     """An engine for one event loop; takes the same URL as :func:`sync_engine`."""
-    return create_async_engine(database_url, **_pool_arguments(application_name, pool_size, timeouts))
+    arguments = _pool_arguments(application_name, pool_size, timeouts)
+    arguments["connect_args"]["async_creator_fn"] = bounded_async_connect(timeouts.answer_s)
+    return create_async_engine(database_url, **arguments)
 
 
 def session_factory(engine: Engine) -> sessionmaker[Session]:

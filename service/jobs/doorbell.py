@@ -6,17 +6,11 @@ Messages may be lost, doubled or late; the job's row decides. Relay and workers 
 from __future__ import annotations
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from service.jobs.queues import DEFAULT_QUEUE, QUEUES
 
 WAKE_TASK = "vitailor.wake"
-
-EXPIRES_S = 3600
-"""An unanswered message dies after this long: the relay sends another while the job waits.
-
-Celery compares the clocks of two machines here. They may differ by much less than this; otherwise a worker would throw
-every message away as too old.
-"""
 
 _TRANSPORT_OPTIONS = {
     "global_keyprefix": "vitailor:",
@@ -59,7 +53,23 @@ def celery_app(broker_url: str) -> Celery:
 def ring(app: Celery, queue: str) -> None:
     """Send one message that wakes an idle worker of the queue.
 
+    It does not expire: Celery would compare the clocks of two machines, and a worker whose clock is ahead would throw
+    every message away as too old. Who rings counts those that wait instead.
+
     Raises:
         kombu.exceptions.OperationalError: the broker cannot be reached.
     """
-    app.send_task(WAKE_TASK, args=[queue], queue=queue, expires=EXPIRES_S)
+    app.send_task(WAKE_TASK, args=[queue], queue=queue)
+
+
+def count_waiting(app: Celery, queue: str) -> int:
+    """Messages of the queue that no worker has taken yet.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker cannot be reached.
+    """
+    with app.amqp.producer_pool.acquire(block=True) as producer:
+        try:
+            return int(producer.channel.queue_declare(queue=queue).message_count)
+        except producer.connection.recoverable_connection_errors as error:
+            raise OperationalError(f"{type(error).__name__}: {error}") from error

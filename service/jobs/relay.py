@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -22,10 +23,10 @@ from sqlalchemy import CursorResult, delete, func, or_, select, update
 from sqlalchemy.exc import OperationalError as DatabaseDown
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.db.engine import ApplicationName, session_factory, sync_engine
+from service.db.engine import ApplicationName, Timeouts, session_factory, sync_engine
 from service.db.models import Job, JobState, Worker
 from service.ids import IdKind, format_id
-from service.jobs.doorbell import celery_app, ring
+from service.jobs.doorbell import celery_app, count_waiting, ring
 from service.jobs.transitions import reap_expired
 from service.logs import configure_logging
 from service.settings import Settings
@@ -83,7 +84,10 @@ class Relay:
         # Marked before it is sent: no row stays locked while a slow broker is spoken to, and a crash in between only
         # delays the bell until the next republication.
         with self._sessions.begin() as session:
-            due = self._mark_due(session)
+            idle = self._idle_slots(session)
+        unanswered = {queue: count_waiting(self._bell, queue) for queue in idle}
+        with self._sessions.begin() as session:
+            due = self._mark_due(session, idle, unanswered)
         self._ring_all(due)
         return Pass(len(reaped), forgotten, len(due))
 
@@ -93,14 +97,18 @@ class Relay:
         assert isinstance(result, CursorResult)
         return result.rowcount
 
-    def _mark_due(self, session: Session) -> dict[UUID, str]:
+    def _mark_due(self, session: Session, idle: Mapping[str, int], unanswered: Mapping[str, int]) -> dict[UUID, str]:
         """Jobs to ring for now, and their queues: no more than there are idle slots without a bell on its way.
 
-        Without this cap, days of busy slots would pile up thousands of messages.
+        Without this cap, days of busy slots or of a deaf worker would pile up thousands of messages.
+
+        Args:
+            idle: slots without a job, by queue.
+            unanswered: messages that wait in the broker, by queue.
         """
         republish_at = func.now() - timedelta(seconds=self._settings.republish_s)
         due: dict[UUID, str] = {}
-        for queue, idle in self._idle_slots(session).items():
+        for queue, slots in idle.items():
             waiting = (
                 Job.state == JobState.QUEUED,
                 Job.queue == queue,
@@ -113,7 +121,7 @@ class Relay:
                 select(Job.id)
                 .where(*waiting, or_(Job.published_at.is_(None), Job.published_at < republish_at))
                 .order_by(Job.priority.desc(), Job.id)
-                .limit(max(0, idle - under_way))
+                .limit(max(0, slots - max(under_way, unanswered[queue])))
                 .with_for_update(skip_locked=True)
             ).all()
             due |= dict.fromkeys(jobs, queue)
@@ -159,7 +167,8 @@ def main() -> None:
     configure_logging()
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
-    engine = sync_engine(settings.database_url, ApplicationName.RELAY, pool_size=1)
+    timeouts = Timeouts.within(settings.lease_s)
+    engine = sync_engine(settings.database_url, ApplicationName.RELAY, pool_size=1, timeouts=timeouts)
     log.info("relay_started", interval_s=settings.relay_interval_s, republish_s=settings.republish_s)
     Relay(session_factory(engine), celery_app(settings.broker_url), settings).run()
 

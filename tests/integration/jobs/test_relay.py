@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -110,6 +111,23 @@ def test_a_bell_that_nobody_answered_is_rung_again(
         session.execute(update(Job).values(published_at=func.now() - timedelta(seconds=601)))
     assert relay.run_once().rung == 1
     assert rung(broker) == 1
+
+
+def test_bells_that_nobody_takes_do_not_pile_up(relay: Relay, sessions: sessionmaker[Session], broker: Redis) -> None:
+    """A worker that reports but does not listen: its clock is wrong, or it hangs."""
+    add_worker(sessions, slots=2)
+    add_jobs(sessions, 5)
+    for _ in range(5):
+        relay.run_once()
+        with sessions.begin() as session:
+            session.execute(update(Job).values(published_at=func.now() - timedelta(seconds=601)))
+    assert rung(broker) == 2
+
+
+def test_a_bell_counts_whatever_the_clock_of_the_worker_says(broker_url: str, broker: Redis) -> None:
+    ring(celery_app(broker_url), "cpu")
+    [message] = broker.lrange("vitailor:cpu", 0, -1)
+    assert json.loads(message)["headers"]["expires"] is None
 
 
 def test_jobs_in_backoff_are_not_rung_for(relay: Relay, sessions: sessionmaker[Session]) -> None:
