@@ -15,12 +15,13 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt
-from service.errors import BudgetExhausted, DeviceHung, ServiceError, Unavailable, WorkerLost
+from service.errors import BudgetExhausted, DeviceHung, ServiceError, StorageFull, Unavailable, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs import transitions
 from service.jobs.retries import retries
 from service.jobs.values import Claim, Finished, Lost
 from service.store import BlobMissing
+from service.store.room import is_full
 from workers.child import Child
 from workers.context import WorkerContext
 from workers.lease import DATABASE_DOWN, LeaseKeeper
@@ -51,6 +52,8 @@ _NO_TIME = "The job's time ran out before it had a result; start a search with a
 
 _FIRST_WORD_S = 120.0
 """A trainer that starts on a busy machine may need a while before it says anything."""
+
+_NO_ROOM = "No room left in the worker's data folder; free some and retry the job."
 
 _INTERNAL = ServiceError("Something went wrong inside the service; the attempt's log has the details.")
 
@@ -137,10 +140,12 @@ class Supervisor:
             return self._keeper.write(lambda session: self._finish(session, ending))
         except ServiceError as error:
             ending = Failed.by(error)
-        except Exception:
+        except Exception as error:
             log.exception("attempt_broke")
-            # What broke is the service and not the job: to the job it is as if its worker had been lost.
-            ending = Failed(_INTERNAL.to_json(), WorkerLost.code)
+            if is_full(error):
+                ending = Failed.by(StorageFull(_NO_ROOM))
+            else:  # What broke is the service and not the job: to the job it is as if its worker had been lost.
+                ending = Failed(_INTERNAL.to_json(), WorkerLost.code)
         finally:
             self._dirs.remove(self._claim.job_id, self._claim.fence)
         return self._keeper.write(lambda session: self._finish(session, ending))

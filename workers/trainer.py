@@ -5,7 +5,7 @@ It takes its orders from stdin, reports on stdout, logs to stderr, and writes fi
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import faulthandler
 import os
 import queue
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Never, assert_never
 
 from service.errors import ServiceError, StorageFull
+from service.store.room import is_full
 from workers.channel import Channel, StopRequested
 from workers.deadman import DeadMan, end_own_group
 from workers.memory import is_out_of_memory, out_of_memory
@@ -35,8 +36,9 @@ def serve(job: Job) -> Never:
     watchdog = Watchdog(channel, start.lease_s, start.stall_s)
     code = _outcome(job, start, channel)
     watchdog.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # both are the log, and the disk may be full
+            stream.flush()
     # No interpreter shutdown: the work is done, and what libraries do there can hang or crash.
     os._exit(code)
 
@@ -47,19 +49,17 @@ def _outcome(job: Job, start: Start, channel: Channel) -> ExitCode:
     except StopRequested:
         return ExitCode.STOPPED
     except ServiceError as error:
-        traceback.print_exc()
         return _report(channel, error)
     except BrokenPipeError:  # the supervisor is gone, and with it whoever could promote anything
         return ExitCode.LEASE_LOST
     except Exception as error:
-        traceback.print_exc()
         return _report(channel, _public(error))
     return ExitCode.DONE
 
 
 def _public(error: Exception) -> ServiceError:
     """What users may know of an unexpected error. Its text may hold anything and stays in the log."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return StorageFull("No room left in the worker's data folder.")
     if is_out_of_memory(error):
         return out_of_memory(error)
@@ -67,7 +67,10 @@ def _public(error: Exception) -> ServiceError:
 
 
 def _report(channel: Channel, error: ServiceError) -> ExitCode:
+    """Called while the exception is handled. The log comes last: on a full disk it cannot be written."""
     channel.send(ErrorMessage(error=error.to_json()))
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
     return ExitCode.ERROR
 
 

@@ -6,7 +6,6 @@ A blob lies at ``blobs/sha256/<first 2 digits>/<other 62>`` below the store's ro
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import re
 import tempfile
@@ -16,15 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.errors import StorageFull
 from service.store.errors import BlobCorrupt
+from service.store.room import room_below
 
 CHUNK_BYTES = 2**20
 BLOBS = "blobs/sha256"
 """The folder, or prefix, below which all blobs lie."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +135,6 @@ def measure(path: Path) -> Stored:
         digest.update(chunk)
         size += len(chunk)
     return Stored(digest.hexdigest(), size)
-
-
-@contextmanager
-def room_below(folder: Path) -> Iterator[None]:
-    """Turn the operating system's ways to say "full" into ``StorageFull``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        raise StorageFull(f"no room left in {folder}: {error.strerror}") from error
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from service.store.base import (
     key_digest,
     measure,
     partial_file,
-    room_below,
 )
 from service.store.errors import BlobMissing
+from service.store.room import room_below
 
 # A copy under way touches its file all the time; one that was not touched this long belongs to a killed process.
 _ABANDONED_AFTER_S = 3600.0

@@ -35,10 +35,11 @@ HOLD = {"hold_at": 3, "gate": "/nonexistent"}
 
 
 class Trainer:
-    def __init__(self, run_dir: Path, lease_s: float, spec: dict[str, Any]) -> None:
-        self.process = subprocess.Popen(
-            TRAINER.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+    def __init__(self, run_dir: Path, lease_s: float, spec: dict[str, Any], log: Path) -> None:
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                TRAINER.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+            )
         self.started_at = time.monotonic()
         self.send(
             Start(
@@ -88,8 +89,8 @@ class Trainer:
 def start(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
     trainers: list[Trainer] = []
 
-    def begin(lease_s: float = 60.0, **spec: Any) -> Trainer:
-        trainers.append(Trainer(tmp_path, lease_s, spec))
+    def begin(lease_s: float = 60.0, log: Path = tmp_path / "log", **spec: Any) -> Trainer:
+        trainers.append(Trainer(tmp_path, lease_s, spec, log))
         return trainers[-1]
 
     yield begin
@@ -173,6 +174,14 @@ def test_errors_are_typed_and_tell_no_secrets(start: Callable[..., Trainer], fau
     assert isinstance(message, ErrorMessage)
     assert message.error["code"] == code
     assert "secret" not in json.dumps(message.error)
+    assert trainer.wait() == ExitCode.ERROR
+
+
+def test_an_error_is_told_even_when_the_log_has_no_room(start: Callable[..., Trainer]) -> None:
+    trainer = start(fault="full_disk", log=Path("/dev/full"))
+    [*_, message] = trainer.read_until(ErrorMessage)
+    assert isinstance(message, ErrorMessage)
+    assert message.error["code"] == "storage_full"
     assert trainer.wait() == ExitCode.ERROR
 
 

@@ -83,23 +83,32 @@ def _build(entry: Path, key: CacheKey, count: int, batches: PixelBatches, poll: 
     partial = entry.with_name(f"{entry.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a builder that was killed; the lock says that it is gone
     partial.mkdir()
-    shape = (count, key.channels, key.size, key.size)
-    target = np.lib.format.open_memmap(partial / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
-    done = 0
-    for batch in batches:
-        if done + len(batch) > count:
-            raise ValueError(f"more than {count} images for cache entry {entry.name}")
-        target[done : done + len(batch)] = batch
-        done += len(batch)
-        poll()
-    if done != count:
-        raise ValueError(f"{done} images for cache entry {entry.name}, expected {count}")
-    target.flush()
-    (partial / "entry.json").write_text(json.dumps({"digest": key.digest, "shape": shape}))
-    for name in ("pixels.npy", "entry.json"):
-        _fsync(partial / name)
-    partial.rename(entry)
+    try:
+        _write(partial, entry.name, key, count, batches, poll)
+        partial.rename(entry)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # it may be what has filled the disk
+        raise
     _fsync(entry.parent)
+
+
+def _write(folder: Path, name: str, key: CacheKey, count: int, batches: PixelBatches, poll: Callable[[], None]) -> None:
+    shape = (count, key.channels, key.size, key.size)
+    done = 0
+    # Not through a memory map: on a full disk the kernel kills who writes to one (SIGBUS), and nobody learns why.
+    with (folder / "pixels.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for batch in batches:
+            if done + len(batch) > count:
+                raise ValueError(f"more than {count} images for cache entry {name}")
+            file.write(np.ascontiguousarray(batch, dtype=np.uint8).data)
+            done += len(batch)
+            poll()
+    if done != count:
+        raise ValueError(f"{done} images for cache entry {name}, expected {count}")
+    (folder / "entry.json").write_text(json.dumps({"digest": key.digest, "shape": shape}))
+    for file_name in ("pixels.npy", "entry.json"):
+        _fsync(folder / file_name)
 
 
 @contextmanager
