@@ -42,8 +42,12 @@ class Stack:
     # --- processes ---
 
     def start_relay(self) -> None:
-        """A thread of this process; the relay's own process has tests of its own."""
+        """A thread of this process, which costs no start of another."""
         self._relay.start()
+
+    def start_relay_process(self) -> subprocess.Popen[bytes]:
+        """Any number of copies may run."""
+        return self._start("service.jobs.relay", {})
 
     def start_worker(self, name: str = "one", **changes: Any) -> subprocess.Popen[bytes]:
         """Returns once the worker has reported."""
@@ -53,7 +57,8 @@ class Stack:
 
     def close(self) -> None:
         self._closing.set()
-        self._relay.join()
+        if self._relay.ident is not None:
+            self._relay.join()
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
             process.kill()
