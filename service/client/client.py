@@ -84,7 +84,10 @@ class Client:
         return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/{action}"))
 
     def extend(self, job_id: str, **totals: int) -> Job:
-        """Let a paused search go on longer: new totals of generations, max_evaluations or max_wall_seconds."""
+        """Let a search go on longer: new totals of generations, max_evaluations or max_wall_seconds.
+
+        A paused one goes on itself; of one that has succeeded this is the new job that goes on with it.
+        """
         return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/extend", totals))
 
     def events(self, job_id: str, *, after: int = 0, limit: int = _PAGE) -> list[Event]:

@@ -10,26 +10,24 @@ from statistics import median
 
 from models.architecture import Genotype
 from search import ranking
-from search.asktell import Candidate, Proposal, SearchAlgorithm, StopReason
+from search.asktell import Candidate, Proposal, SearchAlgorithm, StateError, StopReason
 from search.constraints import feasible_set
-from search.evolution import EvolutionSettings
-from search.factory import AlgorithmName, make_search
+from search.factory import AlgorithmName
 from search.measures import JUDGED_NETWORKS
 from search.pareto import FrontMove, Goal, GrowingFront
-from service.errors import LossDiverged, NoFeasibleCandidate
-from service.jobs.resolve import listed_genotypes, planned_evaluations, seeded_genotypes
+from service.errors import LossDiverged, NoFeasibleCandidate, SearchUnavailable
+from service.jobs.resolve import planned_evaluations
 from workers.protocol import SEARCH_INPUT, CandidateRow, candidate_messages
+from workers.stages.algorithm import first_seeds, search_algorithm
 from workers.stages.context import BudgetReached, Json
 from workers.stages.fitness import Fitness
-from workers.stages.generations import GenerationRecord, objectives_of
+from workers.stages.generations import GenerationRecord
 from workers.stages.measuring import Measuring
 from workers.stages.noise import RUNNERS_UP, noise_checks
 from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
 from workers.stages.search_ledger import Kept, SearchLedger
 from workers.stages.worker_latency import deliverable
-from workers.stages.zero_cost import zero_cost_seeds
-from workers.training.streams import numpy_stream
 
 _NEAREST_MISSES = 3
 _ROWS_AT_ONCE = 10_000  # in memory
@@ -61,8 +59,8 @@ class _Run:
         self._on_front_until = 0  # candidates that the front has taken
         self._front_told = False  # whether the supervisor has been told of the front by this attempt
         earlier = ctx.input(SEARCH_INPUT) if "search" not in ctx.state else None
-        seeds = _seeds(ctx) if earlier is None and "search" not in ctx.state else []
-        self._main = _algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations, seeds)
+        seeds = first_seeds(ctx) if earlier is None and "search" not in ctx.state else []
+        self._main = search_algorithm(ctx, AlgorithmName(spec.algorithm), "search", spec.max_evaluations, seeds)
         feasible = feasible_set(ctx.space, ctx.constraints, len(ctx.classes), ctx.table).count
         self._planned = planned_evaluations(spec, feasible)
         self._parts = 2 if spec.baseline == "random" else 1
@@ -275,7 +273,7 @@ class _Run:
         )
 
     def _make_baseline(self) -> SearchAlgorithm:
-        return _algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
+        return search_algorithm(self._ctx, AlgorithmName.RANDOM, "baseline", len(self._main.candidates))
 
     def _keep_finalist(self, genotype: Genotype, milliseconds: float) -> None:
         self._measuring.keep_finalist(genotype, milliseconds)
@@ -310,9 +308,19 @@ class _Run:
             self._baseline.restore(state["baseline"]["state"], rows[Kept.RANDOM])
 
     def _take_over(self, path: Path) -> None:
-        """Begin where an earlier search ended, of which this one is the same but for its length."""
+        """Begin where an earlier search ended, of which this one is the same but for its length.
+
+        Raises:
+            SearchUnavailable: it is of a version that kept its state in another form.
+        """
         end, rows = self._ledger.take_over(path)
-        self._main.restore(end["search"]["state"], rows[Kept.TOLD])
+        try:
+            self._main.restore(end["search"]["state"], rows[Kept.TOLD])
+        except StateError as error:
+            detail = (
+                f"The search that this job goes on with cannot be read ({error}); start the job's spec as a search."
+            )
+            raise SearchUnavailable(detail) from error
         self._measuring.restore(rows)
         self._record.restore(end["generations"], self._main)
         self._tell_supervisor()  # first: whoever goes on from a checkpoint tells only what comes behind it
@@ -336,49 +344,6 @@ class _Run:
 
     def _misses(self, genotypes: Sequence[Genotype]) -> list[Json]:
         return [{"genotype": list(genotype), "costs": self._measuring.costs(genotype)} for genotype in genotypes]
-
-
-def _algorithm(
-    ctx: SearchContext, name: AlgorithmName, stream: str, max_evaluations: int, seeds: Sequence[Genotype] = ()
-) -> SearchAlgorithm:
-    spec = ctx.spec.search
-    assert spec.block_mutation_prob is not None, "filled by service.jobs.resolve"
-    assert spec.network_mutation_prob is not None, "filled by service.jobs.resolve"
-    settings = EvolutionSettings(
-        population=spec.population,
-        generations=spec.generations,
-        parents=spec.parents,
-        mutation_share=spec.mutation_share,
-        crossover_share=spec.crossover_share,
-        block_mutation_prob=spec.block_mutation_prob,
-        network_mutation_prob=spec.network_mutation_prob,
-    )
-    return make_search(
-        name,
-        seeds=seeds,
-        space=ctx.space,
-        constraints=ctx.constraints,
-        num_classes=len(ctx.classes),
-        settings=settings,
-        rng=numpy_stream(ctx.seed, "search", stream),
-        max_evaluations=max_evaluations,
-        listed=listed_genotypes(spec),
-        table=ctx.table,
-        objectives=objectives_of(ctx),
-        prescreen=spec.prescreen,
-    )
-
-
-def _seeds(ctx: SearchContext) -> list[Genotype]:
-    """What the first generation is to end with: an earlier search's best, then those of a zero-cost measure."""
-    spec = ctx.spec.search
-    seeds = seeded_genotypes(spec)
-    zero_cost = spec.warm_start_zero_cost
-    if zero_cost is None:
-        return seeds
-    places = int(spec.population * zero_cost.share) - len(seeds)
-    chosen = zero_cost_seeds(ctx, zero_cost, max(0, places) + len(seeds))
-    return [*seeds, *(genotype for genotype in chosen if genotype not in seeds)][: len(seeds) + max(0, places)]
 
 
 def _score(candidate: Candidate) -> float:

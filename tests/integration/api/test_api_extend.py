@@ -18,7 +18,7 @@ SEARCH = {"algorithm": "evolution", "population": 10, "generations": 4, "max_eva
 
 
 def search_state(told: int, pending: int) -> dict[str, Any]:
-    return {"search": {"state": {"told": told, "pending": [[[], []]] * pending}, "history": []}, "baseline": None}
+    return {"search": {"state": {"told": told, "pending": [[[], []]] * pending}}, "baseline": None}
 
 
 @pytest.fixture

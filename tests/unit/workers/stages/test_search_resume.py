@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from models.architecture import Architecture
+from service.errors import SearchUnavailable
 from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.unit.workers.stages.runs import Found, StopAt, StoppingChannel, kept_rows, run_in_attempts, run_until
 from workers.protocol import SEARCH_INPUT, BlobRef, CandidateRow, Candidates, CheckpointMessage, Start
 from workers.stages.fitness import Fitness
+from workers.stages.run import run_job
 from workers.stages.search_ledger import SEARCH_FILE
 
 pytestmark = pytest.mark.usefixtures("every_progress")
@@ -102,6 +104,18 @@ def test_earlier_candidates_are_told_again_and_nothing_is_scored_twice(
     known = {tuple(row.genotype) for row in told}
     assert scored
     assert not known & {tuple(map(float, arch.genotype)) for arch in scored}
+
+
+def test_a_search_of_another_version_cannot_be_gone_on_with(
+    trained: tuple[Start, CheckpointMessage], tmp_path: Path
+) -> None:
+    start, checkpoint = trained
+    path = tmp_path / "search.jsonl"
+    path.write_text('["end",{"search":{"state":{"version":0}},"generations":{}}]\n')
+    whole = BlobRef(name=SEARCH_INPUT, path=str(path), sha256="0" * 64)
+    order = resumed(start.model_copy(update={"inputs": [whole]}), checkpoint, tmp_path)
+    with pytest.raises(SearchUnavailable, match="version: found 0"):
+        run_job(order, StoppingChannel())
 
 
 def rows_of(channel: StoppingChannel) -> list[CandidateRow]:
