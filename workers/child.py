@@ -30,6 +30,13 @@ _PRIVATE = ("VITAILOR_", "AWS_", "PG")
 _LAST_WORDS_S = 5.0
 
 
+LIMITED = {"MALLOC_MMAP_THRESHOLD_": "262144"}
+"""Environment of a trainer whose memory is limited: glibc gives the memory of a freed tensor back at once.
+
+Otherwise it keeps it for tensors of other sizes, and once the limit was reached, not even small batches fit any more.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerCommand:
     """The program that trains."""
@@ -57,7 +64,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                env=trainer_environment(os.environ, threads),
+                env=trainer_environment(os.environ, threads) | (LIMITED if memory_bytes is not None else {}),
                 start_new_session=True,
             )
         prefer_to_kill(self.pid)

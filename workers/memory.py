@@ -15,6 +15,9 @@ _GPU_TYPE = "OutOfMemoryError"  # torch.OutOfMemoryError, a RuntimeError, withou
 _GPU_WORDS = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _HOST_WORDS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc")
 
+_LIMITED_WORDS = ("could not create a primitive", "could not create a memory object")
+"""oneDNN's for want of memory and for other reasons, so they count only where allocations are limited."""
+
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NEARLY_ALL = 0.7
 """Of the limit: what a process held was looked at seconds before its end, when it grew."""
@@ -24,7 +27,9 @@ _UNLIMITED_BYTES = 2**60  # cgroup v1 says so with a number of about 2**63
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that host or device had no memory left."""
-    return isinstance(error, MemoryError) or _is_of_gpu(error) or _says(error, _HOST_WORDS)
+    if isinstance(error, MemoryError) or _is_of_gpu(error) or _says(error, _HOST_WORDS):
+        return True
+    return _says(error, _LIMITED_WORDS) and _own_data_is_limited()
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory:
@@ -92,6 +97,12 @@ def _is_of_gpu(error: BaseException) -> bool:
 
 def _says(error: BaseException, words: tuple[str, ...]) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def _own_data_is_limited() -> bool:
+    import resource  # POSIX only
+
+    return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
 
 
 def _machine_bytes() -> int | None:

@@ -22,6 +22,10 @@ _METRIC_POINTS = 200
 """A curve of a stage needs no more, and each point makes the processor wait for the device."""
 
 
+_ROSE = 10.0
+"""Losses grow a few times when a later phase of a training adds summands; beyond that, something went wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Optim:
     """Epochs, batch, rate and warm-up of a filled spec, for the images that there are."""
@@ -96,6 +100,7 @@ class _Observer:
         self._part, self._parts = part, parts
         self._first_step, self._steps_before, self._began_at = 0, 0, 0.0
         self._micro_batch = 0
+        self._first_loss: float | None = None
         self._recovery = Recovery(ctx, RecoverySpec.model_validate(ctx.start.spec.get("recovery") or {}))
 
     def begin(self, loop: TrainingLoop[Any]) -> None:
@@ -104,6 +109,7 @@ class _Observer:
         if saved is not None:
             loop.restore(self._ctx.path(TRAINING_FILE))
             self.values = saved["metrics"]
+            self._first_loss = saved.get("first_loss")
         self._recovery.begin(loop, (saved or {}).get("recovery"))
         self._micro_batch = loop.micro.size
         self._first_step, self._steps_before = loop.step, self._part * loop.total_steps
@@ -111,6 +117,13 @@ class _Observer:
 
     def end(self) -> None:
         """The training is over: what it would have gone on from is needed no more."""
+        last = self.values.get("loss")
+        if last is not None and self._first_loss is not None and last > _ROSE * self._first_loss:
+            self._ctx.warn(
+                "loss_rose",
+                f"The loss of stage {self._ctx.stage} was {self._first_loss:.3g} at first and {last:.3g} at the end: "
+                "its weights are of little use. Lower the learning rate.",
+            )
         self._ctx.drop(TRAINING_FILE)
         self._recovery.end()
         self._ctx.state = {}
@@ -135,6 +148,8 @@ class _Observer:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Pass the numbers on; the steps of a stage's trainings are counted through."""
         self.values = values
+        if self._first_loss is None:
+            self._first_loss = values.get("loss")
         self._ctx.metric(self._steps_before + step, dict(values))
 
     def _tell_split(self, loop: TrainingLoop[Any]) -> None:
@@ -146,5 +161,10 @@ class _Observer:
 
     def _save(self, loop: TrainingLoop[Any]) -> None:
         self._ctx.keep(loop.save(self._ctx.path(TRAINING_FILE)))
-        progress = {"step": loop.step, "metrics": dict(self.values), "recovery": self._recovery.state(loop)}
+        progress = {
+            "step": loop.step,
+            "metrics": dict(self.values),
+            "first_loss": self._first_loss,
+            "recovery": self._recovery.state(loop),
+        }
         self._ctx.checkpoint({**self._state, "loop": progress})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from service.errors import OutOfMemory
+from workers.memory import OUT_OF_MEMORY, is_out_of_memory
 
 WHOLE = slice(None)
 """All images of a batch."""
@@ -73,3 +77,21 @@ class MicroBatches:
         facts = {"batch_size": self.images, "micro_batch": self.size}
         detail = f"A step of {self.images} images, {self.size} at a time, needs more memory than there is. {advice}."
         return type(reason)(detail, extra={**reason.extra, **facts})
+
+
+def in_parts_that_fit(forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Answers of a network to images (B, ...), from as many forwards as memory asks for.
+
+    For what is done after a training that had to be computed in parts: it must not fail for its batch, hours later.
+
+    Raises:
+        Exception: what ``forward`` raises, also for want of memory when it was given one image.
+    """
+    try:
+        return forward(images)
+    except OUT_OF_MEMORY as error:
+        if len(images) == 1 or not is_out_of_memory(error):
+            raise
+    # Out of the handler, which keeps the tensors of the frames that the error passed.
+    half = (len(images) + 1) // 2
+    return torch.cat([in_parts_that_fit(forward, part) for part in (images[:half], images[half:])])

@@ -19,7 +19,7 @@ from workers.training.augment import Augmentation
 from workers.training.compute import Compute
 from workers.training.engine import Losses
 from workers.training.mixing import Mixing
-from workers.training.parts import WHOLE
+from workers.training.parts import WHOLE, in_parts_that_fit
 from workers.training.schedule import BatchOrder
 from workers.training.stochastic_depth import StochasticDepth
 from workers.training.streams import numpy_stream, torch_stream
@@ -159,7 +159,8 @@ def count_correct(
     for start, images in enumerate(data.images.batches(batch_size)):
         labels = torch.from_numpy(data.labels[start * batch_size : start * batch_size + len(images)])
         with compute.forward():
-            predicted = network(images.to(compute.device)).argmax(dim=-1).cpu()
+            logits = in_parts_that_fit(lambda part: network(part.to(compute.device)).cpu(), images)
+        predicted = logits.argmax(dim=-1)
         correct += int((predicted == labels).sum())
         poll()
     network.train(was_training)

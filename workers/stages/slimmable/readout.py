@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from workers.data.dataset import LabelledSet
 from workers.stages.probe import PENALTIES
 from workers.training.compute import Compute
+from workers.training.parts import in_parts_that_fit
 
 TEMPERATURE = 0.07
 """Of the votes of neighbours (Wu et al. 2018, section 3.4; Caron et al. 2021, DINO, section 4.1)."""
@@ -31,7 +32,7 @@ def features(
     rows = []
     for images in data.images.batches(batch_size):
         with compute.forward():
-            rows.append(network(images.to(compute.device)).float().cpu())
+            rows.append(in_parts_that_fit(lambda part: network(part.to(compute.device)).float().cpu(), images))
         poll()
     return torch.cat(rows)
 

@@ -154,6 +154,30 @@ def test_without_roll_backs_it_fails_at_once_and_keeps_no_points(tmp_path: Path)
     assert not channel.of_type(Warn)
 
 
+@pytest.mark.parametrize(
+    ("stop", "worst", "codes"), [(None, 1e6, ["loss_rose"]), (0.5, 1e6, ["loss_rose"]), (None, 1.0, [])]
+)
+def test_a_loss_that_only_rose_is_told(stop: float | None, worst: float, codes: list[str], tmp_path: Path) -> None:
+    class Rising(Fragile):
+        def losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
+            for losses in self._whole.losses(batch, step, part):
+                yield Losses(losses.total * (worst if step > 10 else 1.0))
+
+    start = start_of(tmp_path)
+    if stop is not None:
+        channel = StoppingChannel(StopAt("supernet", stop))
+        ctx = Context(start, channel)
+        ctx.enter("supernet")
+        with pytest.raises(StopRequested):
+            train(ctx, loop_of(Rising(), STEPS), batch_size=8)
+        start = resumed(start, channel.last_checkpoint, tmp_path)
+    channel = StoppingChannel()
+    ctx = Context(start, channel)
+    ctx.enter("supernet")
+    train(ctx, loop_of(Rising(), STEPS), batch_size=8)
+    assert [warning.code for warning in channel.of_type(Warn)] == codes
+
+
 def test_a_training_that_is_over_leaves_no_files_in_checkpoints(tmp_path: Path) -> None:
     ctx, _ = attempt(start_of(tmp_path), StoppingChannel())
     assert ctx.digests == {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from models.distill import feature_loss
+from models.distill import DistillConfig, FeatureLoss, ProjectorKind, TargetNorm, feature_loss
 from models.masked import random_masking, reconstruction_loss
 from tests.unit.workers.training.toys import CPU, DECODER, SPACE, images, settings, teacher
 from workers.data.dataset import ImageSet
@@ -121,3 +121,16 @@ def test_teacher_pretraining_is_a_plain_masked_autoencoder() -> None:
     target = (patches - patches.mean(-1, keepdim=True)) / (patches.var(-1, keepdim=True) + 1e-6).sqrt()
     error = ((predicted - target) ** 2).mean(-1)
     torch.testing.assert_close(loss, error[mask.hidden > 0].mean())
+
+
+@pytest.mark.parametrize("norm_targets", [False, True])
+@pytest.mark.parametrize("relations", [False, True])
+def test_images_of_one_colour_give_finite_losses_and_gradients(norm_targets: bool, relations: bool) -> None:
+    distill = DistillConfig()
+    if relations:
+        distill = DistillConfig(loss=FeatureLoss.RELATION, projector=ProjectorKind.NONE, target_norm=TargetNorm.NONE)
+    objective = MaskedDistillation(settings(norm_targets=norm_targets, distill=distill), teacher(), CPU)
+    losses = losses_of(objective, torch.full((6, 1, 8, 8), 0.3), 2)
+    losses.total.backward()  # type: ignore[no-untyped-call]
+    assert losses.total.isfinite()
+    assert all(bool(p.grad.isfinite().all()) for _, p in objective.named_parameters() if p.grad is not None)

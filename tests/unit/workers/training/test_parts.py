@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,9 +17,10 @@ from torch import Tensor, nn
 from models.extract import build_timm
 from service.errors import GpuOutOfMemory, OutOfMemory
 from tests.unit.workers.training.toys import CPU, SPACE, Watcher, images, loop_of, settings, teacher
+from workers.child import LIMITED
 from workers.training.engine import Losses, TrainingLoop
 from workers.training.masked import MaskedDistillation
-from workers.training.parts import WHOLE, MicroBatches
+from workers.training.parts import WHOLE, MicroBatches, in_parts_that_fit
 from workers.training.stochastic_depth import StochasticDepth
 from workers.training.subnets import Sampling, SubnetPlan
 from workers.training.supervised import LabelledBatch, Supervised
@@ -173,3 +177,41 @@ def test_parts_cover_every_image_once(images_: int, size: int) -> None:
     covered = [image for part, _ in micro.parts() for image in range(images_)[part]]
     assert covered == list(range(images_))
     assert sum(share for _, share in micro.parts()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("fits", [1, 3, 8])
+def test_answers_come_in_parts_that_fit(fits: int) -> None:
+    seen: list[int] = []
+
+    def forward(images_: Tensor) -> Tensor:
+        if len(images_) > fits:
+            raise RuntimeError(HOST)
+        seen.append(len(images_))
+        return images_ * 2
+
+    x = torch.arange(8.0)
+    assert torch.equal(in_parts_that_fit(forward, x), x * 2)
+    assert max(seen) <= fits
+    assert sum(seen) == 8
+
+
+def test_answers_that_fit_in_no_part_are_refused() -> None:
+    def forward(images_: Tensor) -> Tensor:
+        raise RuntimeError(HOST)
+
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        in_parts_that_fit(forward, torch.zeros(4))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of data are Linux's")
+def test_a_training_adapts_to_a_real_limit_of_memory() -> None:
+    found = []
+    for spare_mb in (0, 60):
+        command = (sys.executable, "-m", "tests.unit.workers.training.hungry", str(spare_mb))
+        told = subprocess.run(command, env=os.environ | LIMITED, capture_output=True, text=True, check=True).stdout
+        size, loss = told.split()
+        found.append((int(size), float(loss)))
+    (whole, all_at_once), (size, in_parts) = found
+    assert 1 < size < whole
+    assert in_parts == pytest.approx(all_at_once, rel=1e-4)
