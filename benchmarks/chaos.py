@@ -29,6 +29,8 @@ from service.client import Client
 from service.client.errors import ClientError
 from service.db.models import TERMINAL_STATES, Attempt, Job, JobState
 from service.ids import IdKind, format_id, parse_id
+from service.store import open_store
+from workers.retention import sweep_blobs
 
 _TICK_S = 0.05
 _DRAIN_LIMIT_S = 300.0
@@ -67,6 +69,7 @@ class Run:
         self.real: list[UUID] = []
         self.inflicted: Counter[Fault] = Counter()
         self.instead = 0
+        self.swept = 0
         self._twins: dict[object, checks.Outcome] = {}
 
     def undisturbed(self) -> None:
@@ -181,12 +184,15 @@ class Run:
 
     def _left_behind(self) -> Iterator[str]:
         data_dir = self._world.service.settings.data_dir
+        store = data_dir / "store"
 
         def found() -> list[str]:
+            # The workers' sweep waits an hour before it takes a blob for an orphan.
+            self.swept += sweep_blobs(self._world.sessions, open_store(store.as_uri()), min_age_s=0)
             with self._world.sessions() as session:
                 referenced = checks.referenced_blobs(session)
-            orphans = checks.stored_blobs(data_dir / "store") - referenced
-            missing = referenced - checks.stored_blobs(data_dir / "store")
+            stored = checks.stored_blobs(store)
+            orphans, missing = stored - referenced, referenced - stored
             return [
                 *(f"process {pid} is left: {command_of(pid)!r}" for pid in self._world.trainers()),
                 *(f"file {name} is left" for name in checks.leftover_files(data_dir)),
@@ -240,6 +246,7 @@ def main() -> None:
         print(f"{count:>6}  {kind}")
     print(f"{run.inflicted.total():>6}  faults, {run.instead} of them in place of one that found no victim")
     print("attempts: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(ends.items())))
+    print(f"blobs that the last sweep removed: {run.swept}")
     for problem in problems:
         print(f"PROBLEM {problem}")
     raise SystemExit(f"{len(problems)} problems" if problems else None)

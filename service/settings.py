@@ -66,6 +66,9 @@ class Settings(BaseSettings):
         3600.0, ge=0, description="A trainer whose work shows no sign of life for so long hangs and is ended; 0: never."
     )
     checkpoint_s: float = Field(15.0, ge=0, description="Time between checkpoints inside a stage.")
+    sweep_s: float = Field(
+        600.0, gt=0, description="How often a worker clears away what killed processes have left on disk."
+    )
     idempotency_ttl_s: float = Field(86_400.0, gt=0, description="How long the answers to idempotency keys are kept.")
 
     @model_validator(mode="after")

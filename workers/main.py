@@ -21,8 +21,7 @@ from workers.child import TrainerCommand
 from workers.claim import JobLoop
 from workers.context import WorkerContext
 from workers.heartbeat import Presence
-from workers.lease import DATABASE_DOWN
-from workers.rundirs import RunDirs
+from workers.janitor import Janitor
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +58,7 @@ def run(settings: Settings, command: TrainerCommand) -> int:
         draining=context.draining,
     )
     app = worker_app(settings.broker_url, JobLoop(context, presence, info).wake, context.draining)
-    _sweep(context)
-    with presence, Calibrator(settings, presence, context.draining):
+    with presence, Janitor(context), Calibrator(settings, presence, context.draining):
         log.info("worker_started", name=context.name, queues=queues, slots=settings.worker_slots)
         code = int(app.worker_main(worker_arguments(settings, queues)) or 0)
     engine.dispose()
@@ -79,17 +77,6 @@ def _info(settings: Settings) -> dict[str, Any]:
             "celery": version("celery"),
         },
     }
-
-
-def _sweep(context: WorkerContext) -> None:
-    try:
-        with context.sessions() as session:
-            removed = RunDirs.of(context.settings).sweep(session)
-    except DATABASE_DOWN as error:
-        log.warning("sweep_skipped", error=str(error).splitlines()[0])
-        return
-    if removed:
-        log.info("orphaned_run_dirs_removed", count=removed)
 
 
 def main() -> None:

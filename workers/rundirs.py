@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +17,12 @@ from sqlalchemy.orm import Session
 from service.db.models import Job, JobState
 from service.ids import BadId, IdKind, format_id, parse_id
 from service.settings import Settings
+from service.store.base import remove_abandoned
 
 log = structlog.get_logger(__name__)
+
+PARTIAL, LOCK = ".partial", ".lock"
+"""Suffixes, in the cache, of a folder that is being built and of the lock that its builder holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,17 @@ class RunDirs:
         for job_id, fence in orphans:
             self.remove(job_id, fence)
         return len(orphans)
+
+    def remove_abandoned(self) -> int:
+        """Remove half-written files and folders of the cache whose writers were killed; how many."""
+        removed = remove_abandoned(self.cache / "blobs")
+        for partial in self.cache.glob(f"*{PARTIAL}"):
+            lock = partial.with_suffix(LOCK)
+            with contextlib.suppress(FileNotFoundError, BlockingIOError), lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by whoever builds the entry
+                shutil.rmtree(partial)
+                removed += 1
+        return removed
 
     def _attempts(self) -> Iterator[tuple[UUID, int]]:
         for path in self.runs.glob("*/*"):

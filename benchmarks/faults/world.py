@@ -118,6 +118,7 @@ class World:
             republish_s=1,
             retry_backoff_s=0.1,
             checkpoint_s=0.2,
+            sweep_s=3,
             calibrate=False,
         )
 

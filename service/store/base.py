@@ -6,12 +6,14 @@ A blob lies at ``blobs/sha256/<first 2 digits>/<other 62>`` below the store's ro
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
+import os
 import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from service.store.errors import BlobCorrupt
 from service.store.room import room_below
 
 CHUNK_BYTES = 2**20
+_PARTIAL = ".partial-"
 BLOBS = "blobs/sha256"
 """The folder, or prefix, below which all blobs lie."""
 
@@ -75,6 +78,10 @@ class ArtifactStore(ABC):
         Raises:
             Unavailable: the store does not answer.
         """
+
+    def remove_abandoned(self) -> int:
+        """Remove what writers that were killed have left half-written; how many files. Never touches a living one's."""
+        return 0  # an object store shows no half-written object
 
     async def open_range_async(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """:meth:`open_range` without blocking the event loop."""
@@ -139,13 +146,32 @@ def measure(path: Path) -> Stored:
 
 @contextmanager
 def partial_file(folder: Path) -> Iterator[Path]:
-    """A new file of mode 0600 in ``folder`` for a copy under way; removed unless it was moved elsewhere."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".partial-", delete=False) as file:
-        path = Path(file.name)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    """A new file of mode 0600 in ``folder`` for a copy under way; removed unless it was moved elsewhere.
+
+    It is locked meanwhile, and the kernel frees the lock when its holder dies: see :func:`remove_abandoned`.
+    """
+    while True:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=_PARTIAL, delete=False) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not os.fstat(file.fileno()).st_nlink:  # taken for abandoned before it was locked
+                continue
+            path = Path(file.name)
+            try:
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def remove_abandoned(folder: Path) -> int:
+    """Remove partial files in ``folder`` whose writers were killed; how many."""
+    removed = 0
+    for path in folder.glob(f"{_PARTIAL}*"):
+        with suppress(FileNotFoundError, BlockingIOError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed += 1
+    return removed
 
 
 async def _in_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -20,12 +20,10 @@ from service.store.base import (
     key_digest,
     measure,
     partial_file,
+    remove_abandoned,
 )
 from service.store.errors import BlobMissing
 from service.store.room import room_below
-
-# A copy under way touches its file all the time; one that was not touched this long belongs to a killed process.
-_ABANDONED_AFTER_S = 3600.0
 
 
 class LocalStore(ArtifactStore):
@@ -39,7 +37,6 @@ class LocalStore(ArtifactStore):
         self._root = root.resolve()
         self._partial = self._root / "partial"
         self._partial.mkdir(mode=0o700, exist_ok=True)
-        self._remove_abandoned()
 
     def put_file(self, path: Path) -> Stored:
         """See the base class."""
@@ -90,6 +87,10 @@ class LocalStore(ArtifactStore):
             return False
         return True
 
+    def remove_abandoned(self) -> int:
+        """See the base class."""
+        return remove_abandoned(self._partial)
+
     def _make_folders(self, folder: Path) -> None:
         """Make the folder and its parents, each durable before something is put into it."""
         if folder.is_dir():
@@ -97,13 +98,6 @@ class LocalStore(ArtifactStore):
         self._make_folders(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync_folder(folder.parent)
-
-    def _remove_abandoned(self) -> None:
-        limit = time.time() - _ABANDONED_AFTER_S
-        for path in self._partial.iterdir():
-            with suppress(FileNotFoundError):  # a copy under way elsewhere has just been completed
-                if path.stat().st_mtime < limit:
-                    path.unlink()
 
 
 class _Chunks(Iterator[bytes]):

@@ -114,6 +114,11 @@ class Stack:
 
 def trainer_pid(worker: subprocess.Popen[bytes]) -> int:
     """The only trainer that the worker runs."""
-    children = [path.read_text().split() for path in Path(f"/proc/{worker.pid}/task").glob("*/children")]
-    [pid] = [int(pid) for pids in children for pid in pids]
+    [pid] = processes_below(worker.pid)
     return pid
+
+
+def processes_below(pid: int) -> list[int]:
+    """Children of all threads of a process."""
+    children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for pids in children for child in pids]

@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.rundirs import LOCK, PARTIAL
+
 # Part of the key: raise it when decoding or the layout changes, and old entries are no longer found.
 _LAYOUT_VERSION = 1
 _LOCK_POLL_S = 0.05
@@ -72,7 +74,7 @@ def cached_pixels(
     cache_dir.mkdir(parents=True, exist_ok=True)
     entry = cache_dir / key.folder
     if not entry.exists():
-        with _lock(cache_dir / f"{key.folder}.lock", poll):
+        with _lock(cache_dir / f"{key.folder}{LOCK}", poll):
             if not entry.exists():
                 _build(entry, key, count, batches(), poll)
     pixels: NDArray[np.uint8] = np.load(entry / "pixels.npy", mmap_mode="r")
@@ -80,7 +82,7 @@ def cached_pixels(
 
 
 def _build(entry: Path, key: CacheKey, count: int, batches: PixelBatches, poll: Callable[[], None]) -> None:
-    partial = entry.with_name(f"{entry.name}.partial")
+    partial = entry.with_name(f"{entry.name}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)  # of a builder that was killed; the lock says that it is gone
     partial.mkdir()
     try:

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 
 from service.errors import StorageFull
 from service.store import ArtifactStore, BlobCorrupt, BlobMissing, Stored, open_store
-from service.store.base import CHUNK_BYTES, blob_key
+from service.store.base import CHUNK_BYTES, blob_key, partial_file
 from service.store.local import LocalStore
 from service.store.remote import RemoteStore
 
@@ -242,15 +242,16 @@ def test_reader_is_not_disturbed_by_deletion(tmp_path: Path, source: Path) -> No
     assert first + b"".join(chunks) == CONTENT
 
 
-def test_abandoned_partial_files_are_removed_and_fresh_ones_kept(tmp_path: Path) -> None:
-    LocalStore(tmp_path / "store")
-    old, fresh = tmp_path / "store/partial/old", tmp_path / "store/partial/fresh"
-    for path in (old, fresh):
-        path.touch()
-    os.utime(old, (0, 0))
-    LocalStore(tmp_path / "store")
-    assert not old.exists()
-    assert fresh.exists()
+def test_abandoned_partial_files_are_removed_and_those_under_way_kept(tmp_path: Path) -> None:
+    """Whose writer lives is told by a lock and not by a clock."""
+    store = LocalStore(tmp_path / "store")
+    abandoned = tmp_path / "store/partial/.partial-abandoned"
+    abandoned.touch()
+    with partial_file(tmp_path / "store/partial") as under_way:
+        os.utime(under_way, (0, 0))
+        assert store.remove_abandoned() == 1
+        assert under_way.exists()
+    assert list((tmp_path / "store/partial").iterdir()) == []
 
 
 def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path: Path, source: Path) -> None:
