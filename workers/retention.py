@@ -30,11 +30,13 @@ def remove_unneeded(sessions: sessionmaker[Session], store: ArtifactStore, diges
         Unavailable: the store does not answer.
         sqlalchemy.exc.OperationalError: the database does not answer.
     """
-    removed, left = 0, iter(sorted(digests))
+    with sessions() as session:
+        suspects = unneeded(session, digests)
+    removed, left = 0, iter(sorted(suspects))
     while some := list(islice(left, _AT_A_TIME)):
         with sessions.begin() as session:
             forbid_holding(session)
-            for sha256 in unneeded(session, some):
+            for sha256 in unneeded(session, some, looked_before=True):
                 store.delete(sha256)
                 removed += 1
     return removed
@@ -48,9 +50,7 @@ def sweep_blobs(sessions: sessionmaker[Session], store: ArtifactStore, min_age_s
     """
     removed = 0
     for some in _batches(store.digests(min_age_s)):
-        with sessions() as session:  # without the lock: nearly all are needed
-            suspects = unneeded(session, some)
-        removed += remove_unneeded(sessions, store, suspects)
+        removed += remove_unneeded(sessions, store, some)
     return removed
 
 

@@ -7,16 +7,20 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from datetime import timedelta
 
-from sqlalchemy import ColumnElement, String, column, func, select, true
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy import String, column, func, select, true
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Checkpoint, Dataset, Supernet, Teacher
 
 # Names this lock among the advisory locks of a database; any constant will do.
 _BLOBS = 0x626C6F6273
+
+# A supernet's row may be older than its files, but those are files of a checkpoint or artifacts as well.
+# Longer than any transaction that writes such rows, from its beginning, which is their time, to its commit.
+_A_MOMENT = timedelta(hours=1)
 
 
 def hold_blobs(session: Session) -> None:
@@ -29,15 +33,22 @@ def forbid_holding(session: Session) -> None:
     session.execute(select(func.pg_advisory_xact_lock(_BLOBS)))
 
 
-def unneeded(session: Session, digests: Sequence[str]) -> set[str]:
-    """Those of some digests that no row names."""
-    if not digests:
-        return set()
-    asked = select(func.unnest(array(digests, type_=String)).label("sha256")).subquery()
-    sha256 = asked.c.sha256
-    columns = (Artifact.sha256, Dataset.sha256, Teacher.sha256, Supernet.sha256)
-    named: list[ColumnElement[bool]] = [select(1).where(name == sha256).exists() for name in columns]
+def unneeded(session: Session, digests: Collection[str], *, looked_before: bool = False) -> set[str]:
+    """Those of some digests that no row names.
+
+    Args:
+        session: any.
+        digests: at most a few hundred.
+        looked_before: a moment ago no row named them, so that only what was written since has to be read: files of
+            checkpoints have no index, and those who wait for the lock should not wait for all of them.
+    """
+    named: set[str] = set()
+    for sha256 in (Artifact.sha256, Dataset.sha256, Teacher.sha256, Supernet.sha256):
+        named.update(found for found in session.scalars(select(sha256).where(sha256.in_(digests))) if found)
     for table, files in ((Checkpoint, Checkpoint.files), (Supernet, Supernet.info["files"])):
         entries = func.jsonb_each_text(files).table_valued(column("key"), column("value", String))
-        named.append(select(1).select_from(table).join(entries, true()).where(entries.c.value == sha256).exists())
-    return set(session.scalars(select(sha256).where(*(~is_named for is_named in named))))
+        query = select(entries.c.value).select_from(table).join(entries, true()).where(entries.c.value.in_(digests))
+        if looked_before:
+            query = query.where(table.created_at > func.now() - _A_MOMENT)
+        named.update(session.scalars(query))
+    return set(digests) - named

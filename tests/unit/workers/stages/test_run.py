@@ -141,6 +141,18 @@ def test_limits_hold_in_the_exported_file(finished: Run) -> None:
         assert params <= 15_000
 
 
+def test_every_file_of_weights_loads_without_running_code(finished: Run) -> None:
+    files = {ref.path for ref in finished.result.artifacts}
+    files |= {ref.path for message in finished.channel.of_type(CheckpointMessage) for ref in message.files}
+    of_weights = [
+        path for path in files if not path.endswith((".json", ".jsonl", ".py", ".onnx", ".md", ".csv", ".txt"))
+    ]
+    assert of_weights
+    for path in of_weights:
+        with safe_open(Path(finished.start.run_dir) / path, "pt") as file:
+            assert file.keys()
+
+
 def test_candidates_are_unique_feasible_and_priced_as_deployed(finished: Run) -> None:
     batches = finished.channel.of_type(Candidates)
     rows = [row for batch in batches for row in batch.rows]
