@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import structlog
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -24,8 +24,12 @@ from workers.protocol import Lease, Start, StopReason
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-DATABASE_DOWN = (OperationalError, InterfaceError, PoolTimeout)
-"""What SQLAlchemy raises when the server cannot be reached, restarts, or does not answer in time."""
+DATABASE_DOWN = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+"""What SQLAlchemy raises when the server cannot be reached, restarts, or does not answer in time.
+
+``InternalError`` is among them because it is what psycopg makes of a session that the server has ended for idling in a
+transaction, which happens to a worker that was frozen there.
+"""
 
 KILL_AT = 0.92
 """Share of the lease without renewal after which nothing of the attempt may run any more."""

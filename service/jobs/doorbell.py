@@ -15,9 +15,10 @@ WAKE_TASK = "vitailor.wake"
 _TRANSPORT_OPTIONS = {
     "global_keyprefix": "vitailor:",
     "socket_keepalive": True,
-    "health_check_interval": 25,
-    # Without it a publish on a dead connection would wait for ever.
-    "socket_timeout": 30,
+    # A worker whose connection has gone dead hears again after brpop_timeout (10 s) and two of these.
+    "health_check_interval": 10,
+    # Without it a publish on a dead connection would wait for ever. Longer than brpop_timeout.
+    "socket_timeout": 15,
     "socket_connect_timeout": 5,
 }
 

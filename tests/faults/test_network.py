@@ -80,5 +80,5 @@ def test_the_broker_connections_of_relay_and_idle_worker(network: Network, hurt:
     stack.wait_for_state(stack.enqueue(), JobState.SUCCEEDED)
     hurt(network.broker)
     job_id = stack.enqueue()
-    stack.wait_for_state(job_id, JobState.SUCCEEDED, limit_s=100)
+    stack.wait_for_state(job_id, JobState.SUCCEEDED, limit_s=60)
     assert len(stack.attempts(job_id)) == 1
