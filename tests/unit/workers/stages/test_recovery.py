@@ -88,7 +88,7 @@ def test_a_broken_loss_goes_back_to_a_sound_point_and_on_with_a_lower_rate(tmp_p
     assert rates(channel) == halved
 
 
-@pytest.mark.parametrize("stops", [[0.1, 0.7], [0.55, 0.62], [0.5, 0.9], [0.25, 0.65, 0.75]])
+@pytest.mark.parametrize("stops", [[0.1, 0.7], [0.55, 0.62, 0.9]])
 def test_a_killed_run_rolls_back_as_the_undisturbed_one(stops: list[float], tmp_path: Path) -> None:
     (tmp_path / "twin").mkdir()
     undisturbed = StoppingChannel()
@@ -154,9 +154,7 @@ def test_without_roll_backs_it_fails_at_once_and_keeps_no_points(tmp_path: Path)
     assert not channel.of_type(Warn)
 
 
-@pytest.mark.parametrize(
-    ("stop", "worst", "codes"), [(None, 1e6, ["loss_rose"]), (0.5, 1e6, ["loss_rose"]), (None, 1.0, [])]
-)
+@pytest.mark.parametrize(("stop", "worst", "codes"), [(0.5, 1e6, ["loss_rose"]), (None, 1.0, [])])
 def test_a_loss_that_only_rose_is_told(stop: float | None, worst: float, codes: list[str], tmp_path: Path) -> None:
     class Rising(Fragile):
         def losses(self, batch: Tensor, step: int, part: slice = WHOLE) -> Iterator[Losses]:
