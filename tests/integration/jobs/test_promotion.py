@@ -41,9 +41,11 @@ def test_checkpoints_keep_the_last_two_and_resources_the_last(
     sessions: sessionmaker[Session], claim: Callable[..., Claim]
 ) -> None:
     mine = claim()
+    replaced = []
     for n in (1, 2, 3):
         with sessions.begin() as session:
-            assert promote_checkpoint(session, mine, n, checkpoint(n)) is None
+            replaced.append(promote_checkpoint(session, mine, n, checkpoint(n)))
+    assert replaced == [frozenset(), frozenset(), frozenset([sha256(b"1").hexdigest()])]
     with sessions() as session:
         assert [(row.n, row.state["step"]) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.n))] == [
             (2, 2),

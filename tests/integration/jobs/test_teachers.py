@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from service.db.models import Job, JobKind, Teacher
 from service.errors import TeacherUnavailable
 from service.ids import IdKind, format_id
+from service.jobs.retries import retries
 from service.jobs.values import Claim, Finished
 from tests.integration.jobs.rows import in_transaction
 from workers.context import WorkerContext
@@ -89,4 +90,4 @@ def test_a_search_gets_the_facts_and_the_weights_of_its_teacher(
 
 def test_weights_that_cannot_be_had_are_not_asked_for_again_and_again() -> None:
     ending = Failed.by(TeacherUnavailable("The hub does not answer."))
-    assert (ending.error["retryable"], ending.retryable) == (True, False)
+    assert (ending.error["retryable"], retries({}, ending.code)) == (True, False)
