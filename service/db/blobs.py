@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-from sqlalchemy import String, column, func, select, true
+from sqlalchemy import String, column, func, select, text, true
 from sqlalchemy.orm import Session
 
 from service.db.models import Artifact, Checkpoint, Dataset, Supernet, Teacher
@@ -21,6 +21,16 @@ _BLOBS = 0x626C6F6273
 # A supernet's row may be older than its files, but those are files of a checkpoint or artifacts as well.
 # Longer than any transaction that writes such rows, from its beginning, which is their time, to its commit.
 _A_MOMENT = timedelta(hours=1)
+
+_DATABASE_NAME = text(
+    "SELECT format('postgresql:%s:%s', system_identifier, oid) "
+    "FROM pg_control_system(), pg_database WHERE datname = current_database()"
+)
+
+
+def database_name(session: Session) -> str:
+    """A name of this database that no other one has: of its cluster, and in it."""
+    return str(session.execute(_DATABASE_NAME).scalar_one())
 
 
 def hold_blobs(session: Session) -> None:

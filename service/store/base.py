@@ -24,6 +24,8 @@ CHUNK_BYTES = 2**20
 _PARTIAL = ".partial-"
 BLOBS = "blobs/sha256"
 """The folder, or prefix, below which all blobs lie."""
+OWNER = "owner"
+"""Where, below the root, the owner of the blobs is written."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -76,6 +78,18 @@ class ArtifactStore(ABC):
         """Digests, in any order, of the blobs that were stored or stored again at least so many seconds ago.
 
         Raises:
+            Unavailable: the store does not answer.
+        """
+
+    @abstractmethod
+    def claim(self, owner: str) -> str:
+        """Whose blobs these are: ``owner``, unless somebody else has claimed the store before.
+
+        Args:
+            owner: ASCII text.
+
+        Raises:
+            StorageFull: no room left.
             Unavailable: the store does not answer.
         """
 

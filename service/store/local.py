@@ -12,6 +12,7 @@ from pathlib import Path
 from service.store.base import (
     BLOBS,
     CHUNK_BYTES,
+    OWNER,
     ArtifactStore,
     Stored,
     blob_key,
@@ -79,6 +80,16 @@ class LocalStore(ArtifactStore):
                 if sha256 is not None and path.stat().st_mtime <= limit:
                     yield sha256
 
+    def claim(self, owner: str) -> str:
+        """See the base class."""
+        path = self._root / OWNER
+        if not path.exists():
+            with room_below(self._root), partial_file(self._partial) as partial, suppress(FileExistsError):
+                _write_durably(owner.encode("ascii"), partial)
+                os.link(partial, path)
+                _sync_folder(self._root)
+        return path.read_text("ascii")
+
     def _is_there(self, sha256: str) -> bool:
         """Whether the blob is there; if so, it is as young as if it were stored now."""
         try:
@@ -120,6 +131,13 @@ class _Chunks(Iterator[bytes]):
 
     def __del__(self) -> None:
         self._file.close()
+
+
+def _write_durably(content: bytes, target: Path) -> None:
+    with target.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _copy_durably(source: Path, target: Path) -> Stored:

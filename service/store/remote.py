@@ -9,11 +9,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from service.errors import Unavailable
-from service.store.base import BLOBS, ArtifactStore, Stored, blob_key, check_range, chunks_of, key_digest, measure
+from service.store.base import (
+    BLOBS,
+    OWNER,
+    ArtifactStore,
+    Stored,
+    blob_key,
+    check_range,
+    chunks_of,
+    key_digest,
+    measure,
+)
 from service.store.errors import BlobCorrupt, BlobMissing
 
 # One request each: an open stream would run into the client's time-out when the reader is slow.
@@ -77,6 +87,13 @@ class RemoteStore(ArtifactStore):
                     sha256 = key_digest(entry["path"])
                     if sha256 is not None and entry["last_modified"] <= limit:
                         yield sha256
+
+    def claim(self, owner: str) -> str:
+        """See the base class."""
+        with _answers():
+            with suppress(AlreadyExistsError):
+                obstore.put(self._objects, OWNER, owner.encode("ascii"), mode="create")
+            return bytes(obstore.get(self._objects, OWNER).bytes()).decode("ascii")
 
     def _size(self, key: str) -> int | None:
         try:

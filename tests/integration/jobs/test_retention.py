@@ -72,6 +72,14 @@ def test_a_blob_that_a_row_names_is_kept(context: WorkerContext, tmp_path: Path,
     assert set(context.store.digests()) == {needed}
 
 
+def test_blobs_of_another_database_are_left_alone(context: WorkerContext, tmp_path: Path) -> None:
+    context.store.claim("another database")
+    theirs = put(context.store, tmp_path, "named by rows that are not here")
+    assert sweep_blobs(context.sessions, context.store, min_age_s=0) == 0
+    assert remove_unneeded(context.sessions, context.store, [theirs]) == 0
+    assert list(context.store.digests()) == [theirs]
+
+
 def test_what_was_stored_a_moment_ago_is_not_swept(context: WorkerContext, tmp_path: Path) -> None:
     put(context.store, tmp_path, "its row is about to be written")
     assert sweep_blobs(context.sessions, context.store) == 0

@@ -50,6 +50,9 @@ class Faulty(ArtifactStore):
     def digests(self, min_age_s: float = 0.0) -> Iterator[str]:
         return self._store.digests(min_age_s)
 
+    def claim(self, owner: str) -> str:
+        return self._store.claim(owner)
+
 
 @pytest.fixture
 def store(context: WorkerContext) -> Faulty:

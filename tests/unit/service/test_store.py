@@ -147,6 +147,11 @@ def test_deleted_blob_is_gone_and_deleting_again_is_harmless(store: ArtifactStor
     assert not store.exists(DIGEST)
 
 
+def test_a_store_is_its_first_owners(store: ArtifactStore, tmp_path: Path) -> None:
+    assert [store.claim("a"), store.claim("b"), store.claim("a")] == ["a", "a", "a"]
+    assert list(store.digests()) == []
+
+
 def test_simultaneous_writers_of_one_content_all_succeed(store: ArtifactStore, source: Path) -> None:
     results: list[Stored] = []
     threads = [threading.Thread(target=lambda: results.append(store.put_file(source))) for _ in range(8)]
