@@ -27,6 +27,9 @@ class Settings(BaseSettings):
     broker_url: str = Field("redis://localhost:6379/0", description="redis://, rediss:// or redis+socket:///path")
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: <data_dir>/store")
     import_root: Path | None = Field(None, description="Datasets may be imported from paths below this folder only.")
+    import_max_files: int = Field(500_000, ge=1, description="Files of one dataset, whether in a folder or an archive.")
+    import_max_bytes: int = Field(64 * 2**30, ge=1, description="Bytes of all files of one dataset, unpacked.")
+    import_max_s: float = Field(21_600.0, gt=0, description="How long the import of one dataset may take.")
 
     host: str = Field("127.0.0.1", min_length=1, description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="0 picks any free port.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,18 @@ from tests import servers as databases
 # Half of a second on a busy machine says nothing about the code; each test has a time-out of its own.
 hypothesis.settings.register_profile("vitailor", deadline=None)
 hypothesis.settings.load_profile("vitailor")
+
+
+TEST_DATA = "VITAILOR_TEST_DATA"
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder with small public datasets."""
+    folder = os.environ.get(TEST_DATA)
+    if not folder or not Path(folder).is_dir():
+        pytest.skip(f"{TEST_DATA} does not name a folder with the public test datasets")
+    return Path(folder)
 
 
 @pytest.fixture(scope="session")

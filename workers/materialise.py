@@ -107,6 +107,11 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
         ],
         adopted=dict(warm.info.outputs) if warm else {},
         import_root=str(settings.import_root.absolute()) if settings.import_root else None,
+        import_limits={
+            "max_files": settings.import_max_files,
+            "max_bytes": settings.import_max_bytes,
+            "max_s": settings.import_max_s,
+        },
         resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
     )
     if checkpoint is None:

@@ -104,6 +104,7 @@ class Start(_Message):
     inputs: list[BlobRef] = []
     adopted: dict[str, Json] = {}  # outputs of stages that are not run, since their files are among the inputs
     import_root: str | None = None
+    import_limits: Json = {}  # what an import may take: fields of workers.data.limits.ImportLimits
     resume: Resume | None = None
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from workers.rundirs import LOCK, PARTIAL
 
 # Part of the key: raise it when decoding or the layout changes, and old entries are no longer found.
-_LAYOUT_VERSION = 1
+_LAYOUT_VERSION = 2
 _LOCK_POLL_S = 0.05
 
 PixelBatches = Iterable[NDArray[np.uint8]]

@@ -1,58 +1,47 @@
-"""Reads a folder of images: class folders or flat, with or without folders for the official splits.
+"""Reads a tree of images: class folders or flat, with or without folders for the official splits.
 
-Understood layouts, by the first one that fits::
+Understood layouts, by the first one that fits, each of them in any number of folders around it::
 
     train|val|test / CLASS / ... / IMAGE        splits and labels
     train|val|test / IMAGE                      splits, no labels
     CLASS / ... / IMAGE                         labels
     IMAGE                                       neither
 
-Names are sorted by code point, so the order does not depend on the file system. One class list holds for all splits:
-a class that only some of them have keeps its number in each. Links are not followed.
+Names are sorted by code point, so the order does not depend on the file system or archive: equal files give equal
+datasets. One class list holds for all splits: a class that only some of them have keeps its number in each.
 """
 
 from __future__ import annotations
 
-import os
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from service.datasets.findings import FindingCode
 from workers.data.blob import Row, SplitName
-from workers.data.findings import FindingCode, Findings, printable
-from workers.data.source import SPLIT_ALIASES, SourceError
+from workers.data.findings import Findings
+from workers.data.source import SourceError, split_named
+from workers.data.tree import Member, MemberError, Parts, Tree, children
 
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
 """What counts as an image by its name, in lower case; everything else is listed as ignored."""
 
-MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Larger files are findings: they are read into memory whole."""
-
-_SYSTEM_NAMES = frozenset({"__macosx", "thumbs.db", "desktop.ini", "lost+found", "@eadir", "$recycle.bin"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    folders: list[Path]
-    images: list[Path]
-
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    path: Path
-    where: str
+    member: Member
     class_name: str | None
     split: SplitName | None
 
 
 class FolderSource:
-    """An image folder; the file list is read once, the files one at a time.
+    """A tree of images; the files are read one at a time.
 
     Args:
-        root: the folder.
+        tree: the folder or archive.
         use_labels: False ignores class folders.
         findings: where ignored files and empty classes are noted.
 
@@ -60,17 +49,19 @@ class FolderSource:
         SourceError: no image in it, or two class folders whose names are the same text in another spelling.
     """
 
-    def __init__(self, root: Path, *, use_labels: bool, findings: Findings) -> None:
+    layout = "folder"
+
+    def __init__(self, tree: Tree, *, use_labels: bool, findings: Findings) -> None:
+        self._tree = tree
+        self._findings = findings
         self._files = sorted(
-            _walk(root, findings), key=lambda file: (file.split or "", file.class_name or "", file.where)
+            self._sorted_into_classes(), key=lambda file: (file.split or "", file.class_name or "", file.member.where)
         )
         if not self._files:
-            raise SourceError(f"no image in {root.name!r}: expected files with one of the suffixes {_suffixes()}")
+            raise SourceError(f"no image in {tree.name!r}: expected files with one of the suffixes {suffixes()}")
         self._classes = tuple(sorted({f.class_name for f in self._files if f.class_name is not None}))
         if not use_labels:
             self._classes = ()
-        elif self._classes:
-            self._note_class_gaps(findings)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -86,113 +77,109 @@ class FolderSource:
         """Read the files, by split, class and name."""
         numbers = {name: i for i, name in enumerate(self._classes)}
         for file in self._files:
-            try:
-                if file.path.stat().st_size > MAX_FILE_BYTES:
-                    raise OSError(f"larger than {MAX_FILE_BYTES} bytes")
-                data = file.path.read_bytes()
-            except OSError as error:
-                findings.add(FindingCode.UNREADABLE_IMAGE, file.where, f"cannot be read: {error.strerror or error}")
-                yield None
-                continue
             label = numbers.get(file.class_name) if file.class_name is not None else None
-            yield Row(where=file.where, image=data, label=label, split=file.split)
+            yield read_row(self._tree, file.member, label, file.split, findings)
 
-    def _note_class_gaps(self, findings: Findings) -> None:
-        if not any(file.split is SplitName.TRAIN for file in self._files):
+    def _sorted_into_classes(self) -> Iterator[_File]:
+        images = list(images_of(self._tree, self._findings))
+        base = wrapping(images)
+        tops = {image.parts[len(base)] for image in images if len(image.parts) > len(base) + 1}
+        if not tops or not all(map(split_named, tops)):
+            yield from self._split_files(images, base, None)
             return
-        trained = {file.class_name for file in self._files if file.split is SplitName.TRAIN}
-        for name in self._classes:
-            if name not in trained:
-                reason = "the train split has no image of it, so no network can learn it"
-                findings.add(FindingCode.CLASS_WITHOUT_TRAINING_IMAGES, name, reason)
+        refuse_clashes(sorted(tops), lambda name: str(split_named(name)))
+        groups: dict[str, list[Member]] = defaultdict(list)
+        for image in images:
+            if len(image.parts) > len(base) + 1:
+                groups[image.parts[len(base)]].append(image)
+            else:
+                self._ignore(image, "beside the folders of the splits")
+        for top, group in groups.items():
+            inner = (*base, top)
+            # Some tools pack `train/` as `train/train/`.
+            while all(len(m.parts) > len(inner) + 1 and m.parts[len(inner)] == top for m in group):
+                inner = (*inner, top)
+            yield from self._split_files(group, inner, split_named(top))
+
+    def _split_files(self, images: Sequence[Member], base: Parts, split: SplitName | None) -> Iterator[_File]:
+        """Images of one split: in class folders if there are any, else flat."""
+        depth = len(base)
+        classes = {image.parts[depth] for image in images if len(image.parts) > depth + 1}
+        if not classes:
+            yield from (_File(image, None, split) for image in images)
+            return
+        refuse_clashes(sorted(classes), class_of)
+        self._note_empty_folders(base, classes)
+        for image in images:
+            if len(image.parts) > depth + 1:
+                yield _File(image, class_of(image.parts[depth]), split)
+            else:
+                self._ignore(image, "beside class folders, so it has no class")
+
+    def _note_empty_folders(self, base: Parts, classes: set[str]) -> None:
+        # A folder is in the list of an archive when it holds nothing, else perhaps only in the paths of its files.
+        holding = (member.parts[:-1] for member in self._tree.members)
+        found = {parts[0] for names in (self._tree.folders, holding) for parts in children(names, base)}
+        for name in sorted(found - classes):
+            self._findings.add(FindingCode.EMPTY_CLASS, "/".join((*base, name)), "no image in this folder; not a class")
+
+    def _ignore(self, image: Member, reason: str) -> None:
+        self._findings.add(FindingCode.IGNORED, image.where, reason)
 
 
-def _suffixes() -> str:
+def suffixes() -> str:
+    """The known suffixes of images, for messages."""
     return ", ".join(sorted(IMAGE_SUFFIXES))
 
 
-def _walk(root: Path, findings: Findings) -> Iterator[_File]:
-    listing = _listing(root, root, findings)
-    split_folders = [folder for folder in listing.folders if folder.name.casefold() in SPLIT_ALIASES]
-    if not split_folders or len(split_folders) < len(listing.folders):
-        yield from _split_files(root, listing, None, findings)
-        return
-    _refuse_clashes(split_folders, _split_of)
-    _ignore(listing.images, root, "beside the folders of the splits", findings)
-    for folder in split_folders:
-        yield from _split_files(root, _listing(root, folder, findings), _split_of(folder), findings)
-
-
-def _split_files(root: Path, listing: _Listing, split: SplitName | None, findings: Findings) -> Iterator[_File]:
-    """Images of one split: in class folders if there are any, else flat."""
-    if not listing.folders:
-        yield from (_File(path, _where(root, path), None, split) for path in listing.images)
-        return
-    _refuse_clashes(listing.folders, _class_of)
-    _ignore(listing.images, root, "beside class folders, so it has no class", findings)
-    for folder in listing.folders:
-        found = list(_images_below(root, folder, findings))
-        if not found:
-            findings.add(FindingCode.EMPTY_CLASS, _where(root, folder), "no image in this folder; not a class")
-        yield from (_File(path, _where(root, path), _class_of(folder), split) for path in found)
-
-
-def _images_below(root: Path, folder: Path, findings: Findings) -> Iterator[Path]:
-    listing = _listing(root, folder, findings)
-    yield from listing.images
-    for inner in listing.folders:
-        yield from _images_below(root, inner, findings)
-
-
-def _listing(root: Path, folder: Path, findings: Findings) -> _Listing:
-    """Sub-folders and image files, sorted; everything else is noted as ignored."""
-    listing = _Listing([], [])
-    for entry in sorted(folder.iterdir(), key=lambda path: path.name):
-        reason = _reason_to_ignore(entry)
-        if reason:
-            findings.add(FindingCode.IGNORED, _where(root, entry), reason)
+def images_of(tree: Tree, findings: Findings) -> Iterator[Member]:
+    """The images of a tree by their suffixes, in the order of their paths; all other files are noted as ignored."""
+    for member in sorted(tree.members, key=lambda member: member.parts):
+        if member.suffix in IMAGE_SUFFIXES:
+            yield member
         else:
-            (listing.folders if entry.is_dir() else listing.images).append(entry)
-    return listing
+            findings.add(FindingCode.IGNORED, member.where, "not an image by its suffix")
 
 
-def _reason_to_ignore(entry: Path) -> str | None:
-    if entry.name.startswith(".") or entry.name.casefold() in _SYSTEM_NAMES:
-        return "hidden or system name"
-    if entry.is_symlink():
-        return "link; links are not followed"
-    if entry.is_dir():
+def wrapping(members: Sequence[Member]) -> Parts:
+    """Folders around everything: archives often hold one folder that holds the rest. A split is never one of them."""
+    base: Parts = ()
+    while members:
+        depth = len(base)
+        first = members[0].parts
+        if len(first) < depth + 3 or split_named(first[depth]):
+            break
+        if not all(len(m.parts) >= depth + 3 and m.parts[depth] == first[depth] for m in members):
+            break
+        base = (*base, first[depth])
+    return base
+
+
+def read_row(tree: Tree, member: Member, label: int | None, split: SplitName | None, findings: Findings) -> Row | None:
+    """Read one image; None when it cannot be read, which ``findings`` explains."""
+    try:
+        data = tree.read(member)
+    except MemberError as error:
+        findings.add(FindingCode.UNREADABLE_IMAGE, member.where, str(error))
         return None
-    if not entry.is_file():
-        return "neither file nor folder"
-    if entry.suffix.lower() not in IMAGE_SUFFIXES:
-        return "not an image by its suffix"
-    return None
+    return Row(where=member.where, image=data, label=label, split=split)
 
 
-def _ignore(paths: list[Path], root: Path, reason: str, findings: Findings) -> None:
-    for path in paths:
-        findings.add(FindingCode.IGNORED, _where(root, path), reason)
-
-
-def _class_of(folder: Path) -> str:
+def class_of(name: str) -> str:
+    """The class that a folder's name means."""
     # File systems store composed or decomposed umlauts as they come; a class has one spelling.
-    return unicodedata.normalize("NFC", printable(folder.name))
+    return unicodedata.normalize("NFC", name)
 
 
-def _split_of(folder: Path) -> SplitName:
-    return SPLIT_ALIASES[folder.name.casefold()]
+def refuse_clashes(names: Sequence[str], meaning: Callable[[str], str]) -> None:
+    """See that no two names mean the same.
 
-
-def _refuse_clashes(folders: list[Path], meaning: Callable[[Path], str]) -> None:
-    seen: dict[str, Path] = {}
-    for folder in folders:
-        first = seen.setdefault(meaning(folder), folder)
-        if first is not folder:
+    Raises:
+        SourceError: two do.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        first = seen.setdefault(meaning(name), name)
+        if first is not name:
             # Escaped: two spellings of one name look alike.
-            names = f"{printable(first.name)!a} and {printable(folder.name)!a}"
-            raise SourceError(f"folders {names} both mean '{meaning(folder)}'; rename one")
-
-
-def _where(root: Path, path: Path) -> str:
-    return printable(os.fspath(path.relative_to(root)))
+            raise SourceError(f"folders {first!a} and {name!a} both mean '{meaning(name)}'; rename one")

@@ -1,4 +1,4 @@
-"""Imports a folder or a Parquet file into one canonical blob, with a report of everything that was noticed."""
+"""Imports images from any source into one canonical blob, with a report of everything that was noticed."""
 
 from __future__ import annotations
 
@@ -6,30 +6,37 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from service.datasets.findings import FindingCode
 from service.errors import DatasetInvalid
 from workers.data.blob import BlobWriter, Row
-from workers.data.findings import FindingCode, Findings
-from workers.data.folder import FolderSource
-from workers.data.images import ImageError, decode
-from workers.data.parquet import ParquetSource
-from workers.data.source import Source, SourceError
+from workers.data.doctor import Doctor
+from workers.data.findings import Findings
+from workers.data.images import CONVERSIONS, ImageError, decode
+from workers.data.limits import Guard
+from workers.data.opening import DEFAULT_OPTIONS, SourceOptions, open_source
+from workers.data.source import SourceError
 
-MAX_REJECTED_SHARE = 0.05
-"""Above this share of rows that had to be left out, something is wrong with the dataset as a whole."""
-
-_PARQUET_MAGIC = b"PAR1"
+MAX_SKIPPED = 0.05
+"""Share of rows that may be left out unless a user says otherwise: above it something is wrong with the whole."""
 
 
-class SourceFormat(StrEnum):
-    """What a path holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportPolicy:
+    """When a dataset is rejected.
 
-    AUTO = "auto"
-    FOLDER = "folder"
-    PARQUET = "parquet"
+    Attributes:
+        max_skipped: share of rows that may be left out; 0 rejects at the first that cannot be used.
+        reject_on: kinds of findings of which none may be there.
+    """
+
+    max_skipped: float = MAX_SKIPPED
+    reject_on: tuple[FindingCode, ...] = ()
+
+
+DEFAULT_POLICY = ImportPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,8 @@ class ImportedDataset:
         counts: ``images``, ``labelled``, ``classes {name: n}`` and ``splits {name: n}``; rows without an official
             split are not in ``splits``.
         image: ``channels`` (1 when every image is grey, else 3), ``min_side``, ``max_side`` in pixels.
-        report: findings, and how many images of each file format and pixel mode there are.
+        report: findings, container and layout, how many images of each file format and pixel mode there are, and
+            what is done to those modes.
     """
 
     digest: str
@@ -72,39 +80,48 @@ def import_dataset(
     path: Path,
     blob: Path,
     *,
-    source_format: SourceFormat = SourceFormat.AUTO,
-    use_labels: bool = True,
+    options: SourceOptions = DEFAULT_OPTIONS,
+    policy: ImportPolicy = DEFAULT_POLICY,
+    guard: Guard | None = None,
     on_row: Callable[[int, int], None] = lambda done, total: None,
 ) -> ImportedDataset:
     """Read everything below ``path``, decode each image once, and write the canonical blob.
 
     Args:
-        path: a folder or a Parquet file.
-        blob: where to write; an existing file is replaced.
-        source_format: what ``path`` holds; by default found out.
-        use_labels: False leaves labels out.
+        path: a folder or file.
+        blob: where to write; an existing file is replaced. Temporary files lie beside it.
+        options: how to read ``path``.
+        policy: when to reject the dataset.
+        guard: bounds what the import takes.
         on_row: called with (rows done, rows in all) after each row; may raise to stop.
 
     Raises:
-        DatasetInvalid: nothing to import, or more than :data:`MAX_REJECTED_SHARE` of the rows had to be left out; the
-            report is in ``extra``.
+        DatasetInvalid: nothing to import, or rejected by the policy; the report is in ``extra``.
     """
+    guard = guard or Guard()
     findings = Findings()
     tally = _Tally()
     try:
-        source = _open(path, source_format, use_labels, findings)
+        opened = open_source(path, blob.parent, options, findings, guard)
+        source = opened.source
         with BlobWriter(blob, source.classes) as writer:
             for done, row in enumerate(source.rows(findings), start=1):
                 if row is not None and tally.accept(row, findings):
                     writer.append(row)
+                guard.check()
                 on_row(done, source.count)
     except SourceError as error:
         raise DatasetInvalid(str(error), extra={"report": findings.to_json()}) from error
-    for name, images in tally.counts(source.classes)["classes"].items():
-        if images == 0:
-            findings.add(FindingCode.EMPTY_CLASS, name, "no usable image of this class; it keeps its number")
-    report = {**findings.to_json(), "formats": _sorted(tally.formats), "modes": _sorted(tally.modes)}
-    _refuse_hopeless(tally.images, findings.rejected, report)
+    tally.doctor.judge(source.classes, findings)
+    report = {
+        **findings.to_json(),
+        "container": opened.container,
+        "layout": source.layout,
+        "formats": _sorted(tally.formats),
+        "modes": _sorted(tally.modes),
+        "conversions": {mode: CONVERSIONS[mode] for mode in sorted(tally.modes) if mode in CONVERSIONS},
+    }
+    _refuse_hopeless(tally.images, findings, policy, report)
     with blob.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return ImportedDataset(
@@ -129,6 +146,7 @@ class _Tally:
     colour: bool = False
     min_side: int = 0
     max_side: int = 0
+    doctor: Doctor = field(default_factory=Doctor)
 
     def accept(self, row: Row, findings: Findings) -> bool:
         """Decode and count a row; False when it cannot be used."""
@@ -148,6 +166,9 @@ class _Tally:
             self.labels[row.label] += 1
         if row.split is not None:
             self.splits[row.split.value] += 1
+        if decoded.animated:
+            findings.add(FindingCode.ANIMATED, row.where, "only its first frame is used")
+        self.doctor.see(row, decoded)
         return True
 
     def counts(self, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -159,31 +180,23 @@ class _Tally:
         }
 
 
-def _open(path: Path, source_format: SourceFormat, use_labels: bool, findings: Findings) -> Source:
-    if source_format is SourceFormat.FOLDER and not path.is_dir():
-        raise SourceError(f"{path.name!r} is not a folder")
-    if path.is_dir():
-        if source_format is SourceFormat.PARQUET:
-            raise SourceError(f"{path.name!r} is a folder; name the Parquet file")
-        return FolderSource(path, use_labels=use_labels, findings=findings)
-    with path.open("rb") as file:
-        if source_format is SourceFormat.AUTO and file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
-            raise SourceError(f"{path.name!r} is neither a folder nor a Parquet file")
-    return ParquetSource(path, use_labels=use_labels)
-
-
-def _refuse_hopeless(accepted: int, rejected: int, report: dict[str, Any]) -> None:
-    if accepted == 0:
-        raise DatasetInvalid(
-            "no row of the dataset can be used; the report names the reasons", extra={"report": report}
-        )
-    share = rejected / (accepted + rejected)
-    if share > MAX_REJECTED_SHARE:
-        detail = (
-            f"{rejected} of {accepted + rejected} rows cannot be used, which is more than {MAX_REJECTED_SHARE:.0%}; "
-            "the report names them with the reasons. Repair or remove them and import again"
-        )
+def _refuse_hopeless(accepted: int, findings: Findings, policy: ImportPolicy, report: dict[str, Any]) -> None:
+    def refuse(detail: str) -> NoReturn:
         raise DatasetInvalid(detail, extra={"report": report})
+
+    if accepted == 0:
+        refuse("no row of the dataset can be used; the report names the reasons")
+    rejected = findings.rejected
+    if rejected / (accepted + rejected) > policy.max_skipped:
+        refuse(
+            f"{rejected} of {accepted + rejected} rows cannot be used, which is more than {policy.max_skipped:.0%} "
+            "(source.max_skipped); the report names them with the reasons. Repair or remove them and import again"
+        )
+    for code in findings.present(policy.reject_on):
+        refuse(
+            f"{findings.counts[code]} findings of kind {code}, of which source.reject_on allows none, such as "
+            f"{findings.first(code)}; the report names them. Repair or remove them and import again"
+        )
 
 
 def _sorted(counter: Counter[str]) -> dict[str, int]:

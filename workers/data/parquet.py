@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from service.datasets.findings import FindingCode
 from service.errors import shortened
-from workers.data.blob import Row, SplitName
-from workers.data.findings import FindingCode, Findings
-from workers.data.source import SPLIT_ALIASES, SourceError
+from workers.data.blob import Row
+from workers.data.findings import Findings
+from workers.data.source import SPLIT_SPELLINGS, SourceError, split_named
 
 _BATCH_ROWS = 256
 _IMAGE_COLUMNS = ("image", "img")
@@ -39,6 +40,8 @@ class ParquetSource:
     Raises:
         SourceError: not a Parquet file, or without a column of images.
     """
+
+    layout = "parquet"
 
     def __init__(self, path: Path, *, use_labels: bool) -> None:
         try:
@@ -80,9 +83,10 @@ class ParquetSource:
         if data is None:
             findings.add(FindingCode.UNREADABLE_IMAGE, where, "the row holds no image bytes")
             return None
-        split = values.get(_SPLIT_COLUMN)
-        if split is not None and split.casefold() not in SPLIT_ALIASES:
-            findings.add(FindingCode.UNKNOWN_SPLIT, where, f"split {split!r}; known are {', '.join(SPLIT_ALIASES)}")
+        named = values.get(_SPLIT_COLUMN)
+        split = None if named is None else split_named(named)
+        if named is not None and split is None:
+            findings.add(FindingCode.UNKNOWN_SPLIT, where, f"split {named!r}; known are {SPLIT_SPELLINGS}")
             return None
         label = values.get(_LABEL_COLUMN)
         if label is not None and self._numbers is not None and label not in self._numbers:
@@ -93,7 +97,7 @@ class ParquetSource:
             where=where,
             image=data,
             label=None if label is None or self._numbers is None else self._numbers[label],
-            split=None if split is None else SplitName(SPLIT_ALIASES[split.casefold()]),
+            split=split,
         )
 
     def _read_classes(self, schema: Any) -> None:

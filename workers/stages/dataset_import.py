@@ -7,7 +7,9 @@ from pathlib import Path
 from service.errors import DatasetInvalid
 from service.jobs.spec import ImportSpec
 from workers.channel import Channel
-from workers.data.importing import SourceFormat, import_dataset, resolve_import_path
+from workers.data.importing import ImportPolicy, import_dataset, resolve_import_path
+from workers.data.limits import Guard, ImportLimits
+from workers.data.opening import SourceFormat, SourceOptions
 from workers.protocol import DATASET_ARTIFACT, ArtifactRef, Result, Start
 from workers.stages.context import Context
 from workers.training.files import WrittenFile
@@ -34,15 +36,12 @@ def import_dataset_job(start: Start, channel: Channel) -> Result:
 
     def on_row(done: int, total: int) -> None:
         ctx.progress(done / total, rows=done, total=total)
-        ctx.poll()
 
-    imported = import_dataset(
-        resolve_import_path(Path(start.import_root), spec.path),
-        ctx.path(BLOB_FILE),
-        source_format=SourceFormat(spec.format),
-        use_labels=spec.labels == "auto",
-        on_row=on_row,
-    )
+    path = resolve_import_path(Path(start.import_root), spec.path)
+    options = SourceOptions(source_format=SourceFormat(spec.format), use_labels=spec.labels == "auto")
+    policy = ImportPolicy(max_skipped=spec.max_skipped, reject_on=tuple(spec.reject_on))
+    guard = Guard(ImportLimits(**start.import_limits), ctx.poll)
+    imported = import_dataset(path, ctx.path(BLOB_FILE), options=options, policy=policy, guard=guard, on_row=on_row)
     reference = ctx.reference(BLOB_FILE, WrittenFile(ctx.path(BLOB_FILE), imported.digest, imported.size_bytes))
     return Result(
         result={"digest": imported.digest, "counts": imported.counts},

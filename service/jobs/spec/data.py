@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from service.datasets.findings import FindingCode
 from service.jobs.spec.base import Spec
 
 
@@ -27,8 +28,16 @@ class DatasetRef(Spec):
 
 
 class ImportSpec(Spec):
-    """A dataset import job: read a folder or a Parquet file below the configured root."""
+    """A dataset import job: read a folder, an archive or a Parquet file below the configured root."""
 
     path: str = Field(min_length=1, max_length=4096, description="Relative to the import root.")
-    format: Literal["auto", "folder", "parquet"] = "auto"
+    format: Literal["auto", "folder", "parquet"] = Field(
+        "auto", description="The layout, in a folder or archive (zip, tar, tar.gz, tar.bz2, tar.zst) alike."
+    )
     labels: Literal["auto", "none"] = Field("auto", description="`none`: ignore class folders or the label column.")
+    max_skipped: float = Field(
+        0.05, ge=0, le=0.9, description="Share of images that may be left out as unusable; 0: reject at the first."
+    )
+    reject_on: list[Annotated[FindingCode, Field(strict=False)]] = Field(
+        [], max_length=len(FindingCode), description="Kinds of findings that reject the dataset, such as `leakage`."
+    )

@@ -59,7 +59,13 @@ def test_an_import_is_queued_and_validating(api: TestClient, folder: Path, owner
     dataset = response.json()
     assert response.headers["Location"] == f"/datasets/{dataset['id']}"
     assert (dataset["status"], dataset["version"], dataset["digest"]) == ("validating", 1, None)
-    assert dataset["source"] == {"path": f"{owner}/leaves", "format": "auto", "labels": "none"}
+    assert dataset["source"] == {
+        "path": f"{owner}/leaves",
+        "format": "auto",
+        "labels": "none",
+        "max_skipped": 0.05,
+        "reject_on": [],
+    }
     job = api.get(f"/jobs/{dataset['job']}").json()
     assert (job["kind"], job["status"], job["spec"]) == ("dataset_import", "queued", dataset["source"])
     assert api.get(f"/datasets/{dataset['id']}").json() == dataset
@@ -129,6 +135,8 @@ def test_without_an_import_root_nothing_is_imported(alone: TestClient) -> None:
         ({"source": {"path": ""}}, "/source/path"),
         ({"source": {"path": "x", "format": "zip"}}, "/source/format"),
         ({"source": {"path": "x", "labels": "perhaps"}}, "/source/labels"),
+        ({"source": {"path": "x", "max_skipped": 1}}, "/source/max_skipped"),
+        ({"source": {"path": "x", "reject_on": ["nonsense"]}}, "/source/reject_on/0"),
         ({"source": {"url": "http://x"}}, "/source/url"),
         ({"owner": "eve"}, "/owner"),
     ],

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -109,8 +107,24 @@ def test_square_of_the_right_size_is_left_untouched() -> None:
     assert np.array_equal(squared(encoded(image), size=5), np.asarray(image).transpose(2, 0, 1))
 
 
-def test_transparent_palette_is_expanded() -> None:
-    image = noise(mode="P")
-    data = encoded(image, "PNG", transparency=bytes(range(256)))
-    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA").convert("RGB")).transpose(2, 0, 1)
-    assert np.array_equal(squared(data, size=4), expected[:, :, 1:5])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_laid_on_white(mode: str) -> None:
+    image = Image.new(mode, (4, 4), {"RGBA": (0, 0, 0, 0), "LA": (0, 0), "P": 0}[mode])
+    options = {"transparency": 0} if mode == "P" else {}
+    assert (squared(encoded(image, "PNG", **options)) == 255).all()
+
+
+def test_half_transparent_pixels_are_mixed_with_white() -> None:
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 51))
+    assert squared(encoded(image))[:, 0, 0].tolist() == [255, 204, 204]
+
+
+def test_opaque_palette_is_expanded() -> None:
+    image = noise(5, 5, mode="P")
+    assert np.array_equal(squared(encoded(image), size=5), np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+
+
+def test_sixteen_bit_pgm_is_scaled_too() -> None:
+    levels = np.array([[0, 257, 32_896, 65_535]] * 4, dtype=">u2")
+    data = b"P5 4 4 65535\n" + levels.tobytes()
+    assert squared(data, channels=1)[0, 0].tolist() == [0, 1, 128, 255]

@@ -5,21 +5,26 @@ import os
 import shutil
 import unicodedata
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.findings import FindingCode
 from service.errors import DatasetInvalid
 from tests.unit.workers.data.pictures import png, save
 from workers.data.blob import NO_LABEL, read_images, read_index
-from workers.data.findings import FindingCode
-from workers.data.importing import ImportedDataset, SourceFormat, import_dataset, resolve_import_path
+from workers.data.importing import ImportedDataset, import_dataset, resolve_import_path
+from workers.data.opening import SourceFormat, SourceOptions
 
 
-def imported(path: Path, tmp_path: Path, **options: object) -> ImportedDataset:
-    return import_dataset(path, tmp_path / "blob.parquet", **options)  # type: ignore[arg-type]
+def imported(
+    path: Path, tmp_path: Path, on_row: Callable[[int, int], None] = lambda done, total: None, **options: Any
+) -> ImportedDataset:
+    return import_dataset(path, tmp_path / "blob.parquet", options=SourceOptions(**options), on_row=on_row)
 
 
 def findings(result: ImportedDataset, code: FindingCode) -> list[str]:
@@ -194,7 +199,7 @@ def test_too_many_unreadable_images_reject_the_dataset(tmp_path: Path) -> None:
     (root / "19.png").write_bytes(b"broken")
     with pytest.raises(DatasetInvalid, match="2 of 20 rows") as caught:
         imported(root, tmp_path)
-    assert caught.value.extra["report"]["finding_counts"] == {"unreadable_image": 2}
+    assert caught.value.extra["report"]["finding_counts"]["unreadable_image"] == 2
 
 
 def test_folder_without_images_is_refused(tmp_path: Path) -> None:
@@ -333,10 +338,10 @@ def test_unfit_parquet_files_are_refused(tmp_path: Path, columns: dict[str, obje
 @pytest.mark.parametrize(
     ("content", "source_format", "message"),
     [
-        (b"hello", SourceFormat.AUTO, "neither a folder nor a Parquet file"),
+        (b"hello", SourceFormat.AUTO, "neither a folder nor a file of a known kind"),
         (b"PAR1 but not really", SourceFormat.AUTO, "is not a Parquet file"),
         (b"hello", SourceFormat.PARQUET, "is not a Parquet file"),
-        (b"hello", SourceFormat.FOLDER, "is not a folder"),
+        (b"hello", SourceFormat.FOLDER, "neither a folder nor a file of a known kind"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, source_format: SourceFormat, message: str) -> None:

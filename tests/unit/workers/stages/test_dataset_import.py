@@ -54,7 +54,7 @@ def test_import_ends_with_the_blob_and_its_facts(pets: Path, tmp_path: Path) -> 
     assert result.dataset["classes"] == ["cat", "dog"]
     assert result.dataset["counts"]["images"] == 6
     assert result.dataset["image"] == {"channels": 3, "min_side": 4, "max_side": 6}
-    assert [finding["path"] for finding in result.dataset["report"]["findings"]] == ["notes.txt"]
+    assert result.dataset["report"]["findings"][0]["path"] == "notes.txt"
     assert {report.stage for report in channel.of_type(Progress)} == {"import"}
 
 
