@@ -89,7 +89,7 @@ class ImportDesk:
                     backoff_s=settings.retry_backoff_s,
                 )
         else:
-            upload(self.context.store, run_dir, result.artifacts)
+            upload(self.context.store, run_dir, result.artifacts, set())
             with self.context.sessions.begin() as session:
                 ended = promote_result(session, claim, result)
         assert not isinstance(ended, Lost)
