@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
+from itertools import count
 from typing import BinaryIO
 
 from workers.protocol import Alive, StopReason, TrainerMessage, encode
+from workers.shard_messages import ShardAnswer, ShardQuestion
 
 
 class StopRequested(Exception):
@@ -28,6 +31,9 @@ class Channel:
         self._writing = threading.Lock()
         self._stop_reason: StopReason | None = None
         self._used_at = time.monotonic()
+        self._asking = threading.Lock()
+        self._asks = count(1)
+        self._answers: queue.SimpleQueue[ShardAnswer] = queue.SimpleQueue()
 
     def send(self, message: TrainerMessage) -> None:
         """Send one message; waits while the supervisor is behind.
@@ -53,6 +59,22 @@ class Channel:
         with self._writing:
             self._stream.write(line)
             self._stream.flush()
+
+    def ask(self, question: ShardQuestion) -> ShardAnswer:
+        """Send a question and wait for its answer. Whoever asks meanwhile waits for their turn.
+
+        A supervisor that cannot answer, as the database is away, lets the trainer wait; one that is gone ends it.
+        """
+        with self._asking:
+            number = next(self._asks)
+            self.send(question.model_copy(update={"ask": number}))
+            while (answer := self._answers.get()).ask != number:
+                pass
+            return answer
+
+    def deliver(self, answer: ShardAnswer) -> None:
+        """The supervisor has answered."""
+        self._answers.put(answer)
 
     def request_stop(self, reason: StopReason) -> None:
         """Ask the stages to stop at their next look.

@@ -18,7 +18,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from workers.memory import limit_data, memory_facts, prefer_to_kill
-from workers.protocol import Lease, Start, Stop, StopReason, TrainerMessage, decode_from_trainer, encode
+from workers.protocol import Stop, StopReason, SupervisorMessage, TrainerMessage, decode_from_trainer, encode
 
 # A trainer that reports faster than the database takes it waits in `send`, so memory stays bounded.
 _QUEUED_LINES = 256
@@ -103,7 +103,7 @@ class Child:
             return None
         return decode_from_trainer(line)
 
-    def send(self, message: Start | Lease | Stop) -> None:
+    def send(self, message: SupervisorMessage) -> None:
         """Send a message without ever waiting: whoever has to stop a frozen trainer must not hang on its pipe."""
         self._outbox.put(encode(message))
 

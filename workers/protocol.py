@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from workers.shard_messages import OpenShards, SeekHelpers, ShardAnswer, ShardQuestion
+
 Json = dict[str, Any]
 StopReason = Literal["cancel", "pause", "drain", "lease_lost", "budget"]
 
@@ -282,8 +284,21 @@ class ErrorMessage(_Message):
     error: Json
 
 
-SupervisorMessage = Start | Lease | Stop
-TrainerMessage = Started | Alive | Progress | Metric | Warn | Candidates | CheckpointMessage | Result | ErrorMessage
+SupervisorMessage = Start | Lease | Stop | ShardAnswer
+TrainerMessage = (
+    Started
+    | Alive
+    | Progress
+    | Metric
+    | Warn
+    | Candidates
+    | CheckpointMessage
+    | Result
+    | ErrorMessage
+    | SeekHelpers
+    | OpenShards
+    | ShardQuestion
+)
 
 _TO_TRAINER: TypeAdapter[SupervisorMessage] = TypeAdapter(Annotated[SupervisorMessage, Field(discriminator="type")])
 _FROM_TRAINER: TypeAdapter[TrainerMessage] = TypeAdapter(Annotated[TrainerMessage, Field(discriminator="type")])

@@ -21,6 +21,7 @@ from workers.channel import Channel, StopRequested
 from workers.deadman import DeadMan, end_own_group
 from workers.memory import is_out_of_memory, out_of_memory
 from workers.protocol import ErrorMessage, ExitCode, Lease, Result, Start, Started, Stop, decode_to_trainer
+from workers.shard_messages import ShardGrant, ShardNews
 from workers.versions import recorded_versions
 from workers.watchdog import Watchdog
 
@@ -93,6 +94,8 @@ def _listen(orders: BinaryIO, channel: Channel, starts: queue.SimpleQueue[Start]
                 case Lease():
                     if deadman is not None:
                         deadman.renew(message.ttl_s)
+                case ShardNews() | ShardGrant():
+                    channel.deliver(message)
                 case Stop():
                     channel.request_stop(message.reason)
                 case _:

@@ -148,6 +148,11 @@ class Context:
         self._files.pop(name, None)
 
     @property
+    def channel(self) -> Channel:
+        """For questions to the supervisor."""
+        return self._channel
+
+    @property
     def digests(self) -> dict[str, str]:
         """SHA-256 of every file that is being kept, by name."""
         return {name: written.sha256 for name, written in sorted(self._files.items())}

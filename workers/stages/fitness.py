@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.architecture import Architecture
-from models.distill import DistillConfig
 from search.fusion import LogRankFusion
 from search.measures import FUSED, REFERENCE_NETWORKS, Control, Measure
 from search.racing import Race
-from service.jobs.resolve import measure_plan
 from workers.stages.custom_metric import CustomMetric, ScorerContext
-from workers.stages.scoring import LOOKS, Measures, MeasureScorer, ScoringSettings, TrainedParts
+from workers.stages.scorers import plan_of, scorer_of
+from workers.stages.scoring import LOOKS, Measures
 from workers.stages.search_context import SearchContext
-from workers.stages.supernet import distill_config, load_decoder, load_projector, load_supernet
-from workers.stages.teacher import load_teacher
+from workers.stages.shards.crew import Crew, crew_of
 from workers.training.streams import numpy_stream
 
 
@@ -41,17 +40,19 @@ class Fitness:
         self._fused = tuple(spec.fusion or ())
         self._fusion: LogRankFusion | None = None
         self._race: tuple[Measure, Race] | None = None
-        self._plan = measure_plan(spec, ctx.spec.supernet)
-        images = ctx.dataset.val.first(spec.evaluation.images)
-        parts = TrainedParts(supernet=load_supernet(ctx), projector=load_projector(ctx), decoder=load_decoder(ctx))
-        self._scorer = MeasureScorer(
-            parts, load_teacher(ctx), images, self._plan.judged, _settings(ctx), ctx.compute, ctx.poll
-        )
+        self._plan = plan_of(ctx)
+        self._scorer = scorer_of(ctx)
+        self._crew: Crew | None = None
         self._custom: CustomMetric | None = None
         if self._metric not in (*Measure, FUSED, *Control):
-            context = ScorerContext(supernet=parts.supernet, images=images, device=ctx.compute.device, seed=ctx.seed)
+            context = ScorerContext(
+                supernet=self._scorer.parts.supernet,
+                images=self._scorer.images,
+                device=ctx.compute.device,
+                seed=ctx.seed,
+            )
             self._custom = CustomMetric(self._metric, context)
-        self.images = len(images)
+        self.images = len(self._scorer.images)
         self.visible_patches = self._scorer.visible_patches
 
     def refer_to(self, first: Sequence[Measures]) -> None:
@@ -62,12 +63,25 @@ class Fitness:
         if self._metric == FUSED:
             self._fusion = LogRankFusion(self._fused, first[:REFERENCE_NETWORKS])
 
+    @contextmanager
+    def shared_out(self) -> Iterator[None]:
+        """Other processes and workers take part in :meth:`measure` while this is entered, if the spec asks for them."""
+        with crew_of(self._ctx, self._scorer) as self._crew:
+            try:
+                yield
+            finally:
+                self._crew = None
+
     def measure(
         self, archs: Sequence[Architecture], *, judged: Sequence[bool], poll: Callable[[], None]
     ) -> list[Measures]:
         """Measures of each candidate by name: all of them of those that the report is to judge the measures by."""
         wanted = [self._plan.judged if all_of_them else self._plan.every for all_of_them in judged]
-        found = self._scorer.score_all(archs, wanted, poll, self._race)
+        if self._crew is None:
+            found = self._scorer.score_all(archs, wanted, poll, self._race)
+        else:
+            assert self._race is None, "refused by service.jobs.resolve"
+            found = self._crew.measure(archs, wanted, poll)
         if self._custom is None:
             return found
         scored: list[Measures] = []
@@ -138,24 +152,3 @@ def control(ctx: SearchContext, name: Control, arch: Architecture) -> float:
             return float(numpy_stream(ctx.seed, "search", "random", genes).random())
         case other:
             assert_never(other)
-
-
-def _settings(ctx: SearchContext) -> ScoringSettings:
-    evaluation = ctx.spec.search.evaluation
-    assert evaluation.mask_ratio is not None, "filled by service.jobs.resolve"
-    assert evaluation.depths is not None, "filled by service.jobs.resolve"
-    assert evaluation.temperature is not None, "filled by service.jobs.resolve"
-    return ScoringSettings(
-        mask_ratio=evaluation.mask_ratio,
-        mask_seeds=evaluation.mask_seeds,
-        depths=tuple(evaluation.depths),
-        temperature=evaluation.temperature,
-        standardise=evaluation.standardise,
-        distill=distill_config(ctx.spec.supernet) if ctx.spec.supernet.distillation else DistillConfig(),
-        norm_targets=ctx.spec.supernet.norm_targets,
-        batch_size=evaluation.batch_size,
-        seed=ctx.seed,
-        shared_prefixes=evaluation.shared_prefixes,
-        shuffled=evaluation.racing is not None,
-        teacher_cache=evaluation.teacher_cache,
-    )

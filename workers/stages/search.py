@@ -42,7 +42,8 @@ class SearchStage:
         """Returns the best candidates, the front, the baseline and a sample for judging the score."""
         fitness = Fitness(ctx)
         run = _Run(ctx, fitness)
-        run.search()
+        with fitness.shared_out():
+            run.search()
         outputs = {**run.outputs(), "images": fitness.images, "visible_patches": fitness.visible_patches}
         run.seal()
         return outputs

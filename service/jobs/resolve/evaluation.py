@@ -139,6 +139,12 @@ def _check_racing(part: SearchPart) -> None:
     if part.metric not in raceable:
         detail = f"metric {part.metric} is no mean over images, which racing compares image by image"
         raise ValidationFailed(detail, errors=[ErrorItem(pointer, "not_raceable", detail, {"metric": raceable})])
+    for field in ("workers", "processes"):
+        if (count := getattr(part.evaluation, field)) > 1:
+            detail = f"racing compares after each batch, which {count} {field} do not; measure fully, or with one"
+            items = [ErrorItem(pointer, "not_divisible", detail, [None])]
+            items.append(ErrorItem(f"/search/evaluation/{field}", "not_divisible", detail, [1]))
+            raise ValidationFailed(detail, errors=items)
     if part.algorithm != "evolution":
         detail = f"algorithm {part.algorithm} needs all scores; evolution needs those of the best only"
         raise ValidationFailed(

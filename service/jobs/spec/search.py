@@ -56,6 +56,20 @@ class EvaluationSpec(Spec):
         description="Drop a candidate before it was measured on all images once it cannot be among the best any more; "
         "the number is the probability that this goes wrong once or more in the whole search. Null: measure all fully.",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="How many workers score at once: this job's own, and those that have nothing else to do. The "
+        "scores are the same.",
+    )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="How many processes of each worker score at once, each with as many threads as the worker gives to "
+        "a job. The scores are the same.",
+    )
     teacher_cache: bool = Field(
         True, description="Keep the teacher's side in memory instead of computing it anew; scores are the same."
     )

@@ -125,6 +125,13 @@ class Population:
         found = self._members[i].values
         return torch.cat(found).double().cpu().numpy() if found else np.zeros(0)
 
+    def take_sums(self, i: int) -> list[float]:
+        """What the views since the last call have added to a candidate's measures, in their order."""
+        member = self._members[i]
+        taken: list[float] = member.sums.tolist()
+        member.sums = torch.zeros_like(member.sums)
+        return taken
+
     def result(self, i: int, images: int) -> Measures:
         """Measures of a candidate, means over the ``images`` looks at an image that it has taken."""
         return _result(self._members[i], images)

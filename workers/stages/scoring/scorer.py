@@ -24,6 +24,7 @@ Legend: d student width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -45,6 +46,9 @@ from workers.training.compute import Compute
 LOOKS = "looks"
 """Beside the measures of a candidate that was dropped early: on how many images under a mask they were taken."""
 
+BatchSums = list[list[float]]
+"""Of one candidate: for each batch the float64 sums over its images of each measure, in the order that was asked."""
+
 _KEPT_CUTS_BYTES = 256 * 2**20
 """Of copied weights; the cuts of a small supernet fit, those of a large one take little beside its layers."""
 
@@ -61,6 +65,11 @@ class MeasureScorer:
         compute: device and precision.
         poll: called after each batch of the teacher while its side is cached; may raise to stop.
 
+    Attributes:
+        parts: as above.
+        images: as above.
+        visible_patches: of each image.
+
     Raises:
         ValueError: a measure whose part is missing, or a mask that leaves too few patches.
     """
@@ -76,8 +85,8 @@ class MeasureScorer:
         poll: Callable[[], None],
     ) -> None:
         parts.check(measures)
-        self._parts = parts
-        self._images = images
+        self.parts = parts
+        self.images = images
         self._settings = settings
         self._compute = compute
         self._made = Views(teacher, images, parts.supernet.largest.num_patches, measures, settings, compute)
@@ -134,6 +143,42 @@ class MeasureScorer:
         return results
 
     @torch.inference_mode()
+    def sums(
+        self,
+        archs: Sequence[Architecture],
+        measures: Sequence[Sequence[Measure]],
+        batches: tuple[int, int],
+        poll: Callable[[], None] = lambda: None,
+    ) -> list[BatchSums]:
+        """What each of some batches of images adds to the measures of each candidate; :meth:`from_sums` ends it.
+
+        Args:
+            archs, measures, poll: see :meth:`score_all`; every candidate is asked for at least one measure.
+            batches: range of the views, the end excluded.
+
+        Raises:
+            ValueError: the effective rank is asked for, which is no sum.
+        """
+        if any(Measure.EFFECTIVE_RANK in wanted for wanted in measures):
+            raise ValueError(f"{Measure.EFFECTIVE_RANK} is no sum over images")
+        population = self._population(archs, measures, None)
+        found: list[BatchSums] = [[] for _ in archs]
+        for view in self._views(batches):
+            population.look_at(self._batch(view), poll)
+            for i, rows in enumerate(found):
+                rows.append(population.take_sums(i))
+        return found
+
+    def from_sums(self, measures: Sequence[Measure], sums: BatchSums) -> Measures:
+        """The measures of a candidate from what all batches added, in their order: to the same bits as undivided."""
+        total = [0.0] * len(measures)
+        for row in sums:
+            total = [before + added for before, added in zip(total, row, strict=True)]
+        looks = self._settings.mask_seeds * len(self.images)
+        means = [summed / looks for summed in total]
+        return {m.value: mean if math.isfinite(mean) else None for m, mean in zip(measures, means, strict=True)}
+
+    @torch.inference_mode()
     def of_each_look(
         self, arch: Architecture, measure: Measure, poll: Callable[[], None] = lambda: None
     ) -> NDArray[np.float64]:
@@ -158,7 +203,7 @@ class MeasureScorer:
             ValueError: as :meth:`of_each_look`.
         """
         images = np.concatenate([*self._made.positions()])
-        summed = np.bincount(images, weights=self.of_each_look(arch, measure, poll), minlength=len(self._images))
+        summed = np.bincount(images, weights=self.of_each_look(arch, measure, poll), minlength=len(self.images))
         return summed / self._settings.mask_seeds
 
     @property
@@ -169,13 +214,15 @@ class MeasureScorer:
     def _population(
         self, archs: Sequence[Architecture], measures: Sequence[Sequence[Measure]], follow: Measure | None
     ) -> Population:
-        kept = KeptCuts(self._parts.supernet, _KEPT_CUTS_BYTES) if self._settings.shared_prefixes else None
+        kept = KeptCuts(self.parts.supernet, _KEPT_CUTS_BYTES) if self._settings.shared_prefixes else None
         bare = [arch.with_classes(0) for arch in archs]
-        return Population(bare, measures, self._parts, kept, self._settings, self._compute, follow)
+        return Population(bare, measures, self.parts, kept, self._settings, self._compute, follow)
 
-    def _views(self) -> Iterator[View]:
-        return iter(self._cached) if self._settings.teacher_cache else self._made.make()
+    def _views(self, batches: tuple[int, int] | None = None) -> Iterator[View]:
+        if not self._settings.teacher_cache:
+            return self._made.make(batches)
+        return iter(self._cached if batches is None else self._cached[slice(*batches)])
 
     def _batch(self, view: View) -> Batch:
-        images = self._images.batch(view.positions).to(self._compute.device)
-        return Batch(view, images, self._parts.supernet.largest.patch_size, self._settings.norm_targets)
+        images = self.images.batch(view.positions).to(self._compute.device)
+        return Batch(view, images, self.parts.supernet.largest.patch_size, self._settings.norm_targets)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -79,10 +80,10 @@ class Views:
         self.visible_patches = visible_patches(num_patches, settings.mask_ratio)
 
     @torch.inference_mode()
-    def make(self) -> Iterator[View]:
-        """Compute them, one at a time."""
+    def make(self, among: tuple[int, int] | None = None) -> Iterator[View]:
+        """Compute them, one at a time: all, or those of a range whose end is excluded."""
         total, drawn = len(self._images), self._draw()
-        for looks in self._looks():
+        for looks in islice(self._looks(), *(among or (None,))):
             rows = torch.from_numpy(looks)
             mask = PatchMask(drawn.ids_keep[rows], drawn.ids_restore[rows], drawn.hidden[rows])
             yield self._view(looks % total, mask.to(self._compute.device))

@@ -282,7 +282,7 @@ def test_teacher_itself_has_perfect_consistency(measure: Measure, depths: tuple[
 def test_network_that_gives_no_numbers_has_no_measures() -> None:
     one = scorer()
     with torch.no_grad():
-        one._parts.supernet.get_parameter("blocks.0.norm1.weight").fill_(torch.nan)
+        one.parts.supernet.get_parameter("blocks.0.norm1.weight").fill_(torch.nan)
     assert one.score(SPACE.smallest(), EVERY) == dict.fromkeys((m.value for m in Measure), None)
 
 
