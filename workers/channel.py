@@ -67,7 +67,9 @@ class Channel:
         """
         with self._asking:
             number = next(self._asks)
-            self.send(question.model_copy(update={"ask": number}))
+            # Only hand 0 is the work that a watchdog watches; threads of other hands must not hide that it hangs.
+            send = self._write if question.hand else self.send
+            send(question.model_copy(update={"ask": number}))
             while (answer := self._answers.get()).ask != number:
                 pass
             return answer

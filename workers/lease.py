@@ -14,7 +14,7 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.db.models import Desired
+from service.db.models import Desired, JobKind
 from service.jobs import transitions
 from service.jobs.values import Claim, Held, Lost
 from service.settings import Settings
@@ -36,6 +36,9 @@ KILL_AT = 0.92
 
 WRAP_UP_S = 60.0
 """How long a trainer whose budget is spent may take to export the best so far and to prove the export."""
+
+_HELPER_GRACE_S = 2.0
+"""A helper has nothing to save; its search is over, and somebody waits for the slot."""
 
 _STOPS: dict[Desired, StopReason] = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause"}
 
@@ -178,6 +181,8 @@ class LeaseKeeper:
                 self._child.stop(reason, self._grace_s(reason))
 
     def _grace_s(self, reason: StopReason) -> float:
+        if self._claim.kind is JobKind.SCORING:
+            return min(_HELPER_GRACE_S, self._settings.stop_grace_s)
         return max(self._settings.stop_grace_s, WRAP_UP_S) if reason == "budget" else self._settings.stop_grace_s
 
     def _kill_child(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.db.models import Artifact, Checkpoint, Dataset, Job, JobKind, Supernet, Teacher
+from service.db.models import Artifact, Checkpoint, Dataset, Job, JobKind, JobState, Supernet, Teacher
 from service.errors import DatasetInvalid, SearchUnavailable, SupernetUnavailable, TeacherUnavailable
 from service.ids import IdKind, format_id, parse_id
 from service.jobs.transitions import lock_owned
 from service.jobs.values import Claim, Lost
+from service.shards.board import search_of
 from service.store import ArtifactStore, BlobCorrupt, BlobError
 from service.supernets.info import SupernetInfo
 from service.teachers.info import TeacherInfo
@@ -54,17 +55,75 @@ class Prepared:
     fetched: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """The search that a helper was to help has ended, or goes on without help."""
+
+
 def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Prepared | Lost:
     """Fetch checkpoint, dataset and what is taken over, and say what the trainer has to do.
 
     Raises:
         service.errors.ServiceError: something that the job cannot do without cannot be had.
     """
-    settings = context.settings
-    dirs = RunDirs.of(settings)
     checkpoint = _restore(context.store, claim, keeper, run_dir)
     if isinstance(checkpoint, Lost):
         return checkpoint
+    start = _order(context, claim, keeper, run_dir)
+    if isinstance(start, Lost) or checkpoint is None:
+        return start if isinstance(start, Lost) else Prepared(start, 0, frozenset())
+    resume = Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files))
+    start = start.model_copy(update={"resume": resume})
+    return Prepared(start, checkpoint.n, frozenset(checkpoint.files.values()))
+
+
+def materialise_helper(
+    context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path
+) -> Prepared | NotNeeded | Lost:
+    """Fetch what a helper measures with: the order of the search that it helps, as of its newest checkpoint.
+
+    Raises:
+        service.errors.ServiceError: the dataset of the search cannot be had.
+    """
+    found = keeper.write(lambda session: _helped(session, claim))
+    if isinstance(found, NotNeeded | Lost):
+        return found
+    search, checkpoint = found
+    names = [name for name in claim.spec["files"] if name in checkpoint.files]
+    try:
+        for name in names:
+            context.store.fetch(checkpoint.files[name], run_dir / name)
+    except BlobError as error:
+        # The search has these files and keeps them in its next checkpoint; nobody is to be bothered by this one.
+        log.warning("helper_without_files", error=str(error))
+        return NotNeeded()
+    start = _order(context, search, keeper, run_dir)
+    if isinstance(start, Lost):
+        return start
+    own = {"job_id": format_id(IdKind.JOB, claim.job_id), "fence": claim.fence, "kind": claim.kind}
+    resume = Resume(stage="search", state={"outputs": checkpoint.state["outputs"]}, files=names)
+    helps = {"machine": claim.spec["machine"]}
+    start = start.model_copy(update={**own, "resume": resume, "helps": helps})
+    return Prepared(start, 0, frozenset())
+
+
+def _helped(session: Session, claim: Claim) -> tuple[Claim, Checkpoint] | NotNeeded:
+    """The search that a helper works for, and the point that it starts from."""
+    helped = search_of(claim.spec)
+    job = session.get(Job, helped.job_id, populate_existing=True)
+    if job is None or job.state != JobState.RUNNING or job.fence != helped.fence:
+        return NotNeeded()
+    search = replace(claim, job_id=job.id, kind=JobKind.SEARCH, spec=job.spec)
+    checkpoint = _newest_checkpoint(session, search)
+    if checkpoint is None or "supernet" not in checkpoint.state.get("outputs", {}):
+        return NotNeeded()
+    return search, checkpoint
+
+
+def _order(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Start | Lost:
+    """What the trainer has to do, but for where it goes on from; with what it needs on local disk."""
+    settings = context.settings
+    dirs = RunDirs.of(settings)
     dataset = keeper.write(lambda session: _dataset(session, claim))
     if isinstance(dataset, Lost):
         return dataset
@@ -81,7 +140,7 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
     if isinstance(earlier, Lost):
         return earlier
     blobs = dirs.cache / "blobs"
-    start = Start(
+    return Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
         fence=claim.fence,
         kind=claim.kind,
@@ -112,11 +171,7 @@ def materialise(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_d
             "max_bytes": settings.import_max_bytes,
             "max_s": settings.import_max_s,
         },
-        resume=checkpoint and Resume(stage=checkpoint.stage, state=checkpoint.state, files=sorted(checkpoint.files)),
     )
-    if checkpoint is None:
-        return Prepared(start, 0, frozenset())
-    return Prepared(start, checkpoint.n, frozenset(checkpoint.files.values()))
 
 
 def _restore(store: ArtifactStore, claim: Claim, keeper: LeaseKeeper, run_dir: Path) -> Checkpoint | Lost | None:

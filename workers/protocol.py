@@ -108,6 +108,7 @@ class Start(_Message):
     import_root: str | None = None
     import_limits: Json = {}  # what an import may take: fields of workers.data.limits.ImportLimits
     resume: Resume | None = None
+    helps: Json = {}  # machine: of the search that a helper measures for
 
 
 class Lease(_Message):

@@ -44,6 +44,7 @@ class SeekHelpers(_Message):
     type: Literal["helpers_seek"] = "helpers_seek"
     count: int
     machine: dict[str, Any]  # helpers measure only where this is the same
+    files: list[str]  # of the checkpoint, that a scorer is made from
 
 
 class OpenShards(_Message):

@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt
+from service.db.models import Attempt, JobKind
 from service.errors import BudgetExhausted, DeviceHung, ServiceError, StorageFull, Unavailable, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs import transitions
@@ -25,7 +25,8 @@ from service.store.room import is_full
 from workers.child import Child
 from workers.context import WorkerContext
 from workers.lease import DATABASE_DOWN, LeaseKeeper
-from workers.materialise import Prepared, materialise
+from workers.materialise import NotNeeded, Prepared, materialise, materialise_helper
+from workers.mediation import ShardMediator
 from workers.memory import suspicion
 from workers.promote import FileRefused, hold, promote_checkpoint, promote_result, upload
 from workers.protocol import (
@@ -43,6 +44,7 @@ from workers.protocol import (
 from workers.recording import Recorder
 from workers.retention import remove_unneeded
 from workers.rundirs import RunDirs
+from workers.shard_messages import HelpWithShard, OpenShards, SeekHelpers, TakeShard
 
 log = structlog.get_logger(__name__)
 Json = dict[str, Any]
@@ -117,6 +119,7 @@ class Supervisor:
         self._keeper = keeper
         self._dirs = RunDirs.of(context.settings)
         self._recorder = Recorder(claim, keeper.write)
+        self._mediator = ShardMediator(claim, keeper.write, context.settings.lease_s)
         self._run_dir = Path()
         self._next_checkpoint = 1
         self._stored: set[str] = set()  # digests of files that the store has had from this attempt, or given to it
@@ -153,9 +156,11 @@ class Supervisor:
     def _execute(self) -> Ending:
         if self._keeper.stop_reason is not None:
             return self._stopped(None)
-        prepared = materialise(self._context, self._claim, self._keeper, self._run_dir)
+        prepared = self._prepare()
         if isinstance(prepared, Lost):
             return Stopped()
+        if isinstance(prepared, NotNeeded):
+            return Succeeded(Result(result={"shards": 0}, artifacts=[]))
         self._note_start(prepared)
         log_path = self._dirs.log_path(self._claim.job_id, self._claim.fence)
         memory_bytes = self._context.settings.trainer_memory_mb * 10**6 or None
@@ -164,6 +169,10 @@ class Supervisor:
             self._keeper.attach(child, prepared.start)
             self._pump(child)
             return self._judge(child)
+
+    def _prepare(self) -> Prepared | NotNeeded | Lost:
+        prepare = materialise_helper if self._claim.kind is JobKind.SCORING else materialise
+        return prepare(self._context, self._claim, self._keeper, self._run_dir)
 
     def _note_start(self, prepared: Prepared) -> None:
         self._next_checkpoint = prepared.checkpoint_n + 1
@@ -183,7 +192,7 @@ class Supervisor:
         while not child.drained and not self._keeper.lost:
             message = child.receive(self._recorder.wait_s)
             if message is not None:
-                self._take(message)
+                self._take(message, child)
                 self._heard_by = time.monotonic() + self._silence_s
             elif time.monotonic() > self._heard_by:
                 self._is_frozen = True
@@ -191,7 +200,7 @@ class Supervisor:
             self._recorder.flush_if_due()
         self._recorder.flush()
 
-    def _take(self, message: TrainerMessage) -> None:
+    def _take(self, message: TrainerMessage, child: Child) -> None:
         match message:
             case CheckpointMessage():
                 self._promote_checkpoint(message)
@@ -201,6 +210,8 @@ class Supervisor:
                 self._error = message.error
             case Alive():
                 pass  # it was heard
+            case SeekHelpers() | OpenShards() | TakeShard() | HelpWithShard():
+                self._mediator.take(message, child.send)
             case _:
                 if isinstance(message, Progress | Metric):
                     self._last_known |= message.model_dump(mode="json", include={"stage", "fraction", "step"})

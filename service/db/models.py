@@ -78,6 +78,7 @@ class JobKind(StrEnum):
     EXTRACT = "extract"
     TRANSFER = "transfer"
     LATENCY_TABLE = "latency_table"
+    SCORING = "scoring"  # helps a search; no user asks for it
 
 
 class DatasetStatus(StrEnum):
@@ -392,3 +393,6 @@ class Artifact(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     created_at: Mapped[datetime] = _created()
+
+
+from service.db.shard_models import Shard  # noqa: E402, F401 - declared beside these

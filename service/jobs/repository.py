@@ -30,7 +30,7 @@ _Child = TypeVar("_Child", Checkpoint, JobEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs of an owner to list; None: any."""
+    """Which jobs of an owner to list; None: any, but of kinds those that users ask for."""
 
     status: ShownStatus | None = None
     kind: JobKind | None = None
@@ -74,13 +74,25 @@ class JobRepository:
         query = self._mine()
         if wanted.status is not None:
             query = query.where(*_has_status(wanted.status))
-        if wanted.kind is not None:
-            query = query.where(Job.kind == wanted.kind)
+        # Helpers belong to a search, which counts them; nobody has asked for them.
+        query = query.where(Job.kind != JobKind.SCORING if wanted.kind is None else Job.kind == wanted.kind)
         if wanted.created_after is not None:
             query = query.where(Job.created_at > wanted.created_after)
         if before is not None:
             query = query.where(Job.id < before)
         return (await self._session.scalars(query.order_by(Job.id.desc()).limit(limit))).all()
+
+    async def helper_counts(self, jobs: Sequence[Job]) -> dict[UUID, int]:
+        """How many workers help each of the searches that run, other than their own."""
+        running = [job.id for job in jobs if job.kind == JobKind.SEARCH and job.state == JobState.RUNNING]
+        if not running:
+            return {}
+        query = (
+            select(Job.parent_id, func.count())
+            .where(Job.parent_id.in_(running), Job.kind == JobKind.SCORING, Job.state == JobState.RUNNING)
+            .group_by(Job.parent_id)
+        )
+        return {parent: count for parent, count in await self._session.execute(query) if parent is not None}
 
     async def queue_places(self, jobs: Sequence[Job], worker_lost_after_s: float) -> dict[UUID, QueuePlace]:
         """Where those of the jobs that are queued stand among the jobs of all owners, and why they wait."""

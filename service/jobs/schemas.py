@@ -75,6 +75,7 @@ class JobView(Answer):
             "deadline_at": "2026-11-30T13:00:01Z",
             "attempt": 1,
             "queue": None,
+            "helpers": 0,
             "usage": {"device_seconds": 0.0},
             "warnings": [],
             "error": None,
@@ -106,6 +107,7 @@ class JobView(Answer):
     )
     attempt: int = Field(description="Number of the latest attempt; 0 before the first.")
     queue: QueuePlace | None = Field(description="Of queued jobs only.")
+    helpers: int = Field(description="Other workers that help this search to score now.")
     usage: Usage
     warnings: list[Notice]
     error: StoredError | None
@@ -119,7 +121,7 @@ class JobView(Answer):
     revision: int
 
     @classmethod
-    def of(cls, job: Job, queue: QueuePlace | None) -> Self:
+    def of(cls, job: Job, queue: QueuePlace | None, helpers: int) -> Self:
         """Show a row."""
         state = JobState(job.state)
         return cls(
@@ -137,6 +139,7 @@ class JobView(Answer):
             deadline_at=job.deadline_at,
             attempt=job.attempts,
             queue=queue,
+            helpers=helpers,
             usage=Usage(device_seconds=job.device_seconds),
             warnings=[Notice(**warning) for warning in job.warnings],
             error=StoredError(**job.error) if job.error else None,

@@ -52,8 +52,10 @@ async def show_jobs(
     session: AsyncSession, owner: str, jobs: Sequence[Job], worker_lost_after_s: float
 ) -> list[JobView]:
     """Jobs as clients see them, with the places of those that are queued."""
-    places = await JobRepository(session, owner).queue_places(jobs, worker_lost_after_s)
-    return [JobView.of(job, places.get(job.id)) for job in jobs]
+    repository = JobRepository(session, owner)
+    places = await repository.queue_places(jobs, worker_lost_after_s)
+    helpers = await repository.helper_counts(jobs)
+    return [JobView.of(job, places.get(job.id), helpers.get(job.id, 0)) for job in jobs]
 
 
 async def show_job(session: AsyncSession, owner: str, job: Job, worker_lost_after_s: float) -> JobView:
@@ -63,9 +65,10 @@ async def show_job(session: AsyncSession, owner: str, job: Job, worker_lost_afte
 
 
 def job_etag(view: JobView) -> str:
-    """Changes with everything that a client would want to know of; the place in the queue has no revision."""
+    """Changes with everything that a client would want to know of; place in the queue and helpers have no revision."""
     place = f"-{view.queue.position}-{view.queue.reason}" if view.queue else ""
-    return weak_etag(f"{view.revision}{place}")
+    helpers = f"-{view.helpers}h" if view.helpers else ""
+    return weak_etag(f"{view.revision}{place}{helpers}")
 
 
 async def act_on_job(session: AsyncSession, owner: str, job_id: UUID, action: Action) -> Job:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import (
@@ -26,6 +26,7 @@ from service.db.models import (
     JobKind,
     JobState,
 )
+from service.db.shard_models import Shard
 from service.errors import DatasetInvalid, WorkerLost
 from service.ids import IdKind, format_id
 from service.jobs.events import EventType, append_event
@@ -308,7 +309,20 @@ def _leave_running(
         job.error = error
     session.flush()
     _tell_status(session, job, reason=outcome, error=error)
+    if job.kind == JobKind.SEARCH:
+        _dismiss_helpers(session, job)
     return Finished(outcome, state)
+
+
+def _dismiss_helpers(session: Session, job: Job) -> None:
+    """End what helped the attempt that is over; the next one seeks helpers of its own."""
+    helpers = select(Job.id).where(
+        Job.parent_id == job.id, Job.kind == JobKind.SCORING, Job.state.not_in(TERMINAL_STATES)
+    )
+    for helper_id in session.scalars(helpers.order_by(Job.id)).all():
+        _act(session, helper_id, Action.CANCEL)
+    # After the helpers, as whoever hands in a result locks the helper first.
+    session.execute(delete(Shard).where(Shard.job_id == job.id).execution_options(synchronize_session=False))
 
 
 def _tell_status(session: Session, job: Job, reason: str, error: Json | None = None) -> None:

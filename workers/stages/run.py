@@ -22,6 +22,7 @@ from workers.stages.result import search_result
 from workers.stages.retrain import RetrainStage
 from workers.stages.search import SearchStage
 from workers.stages.search_context import SearchContext
+from workers.stages.shards.helper import scoring_job
 from workers.stages.slimmable import estimate as width_estimate
 from workers.stages.slimmable.context import SlimmableContext
 from workers.stages.slimmable.extract import extract_job
@@ -105,6 +106,8 @@ def run_job(start: Start, channel: Channel) -> Result:
             return transfer_job(start, channel)
         case JobKind.LATENCY_TABLE:
             return latency_table_job(start, channel)
+        case JobKind.SCORING:
+            return scoring_job(start, channel)
         case other:
             assert_never(other)
 

@@ -322,3 +322,16 @@ def test_many_clients_can_wait_at_once(api: TestClient, session: Session, owner:
         transitions.request_cancel(session, job_id)
         session.commit()
         assert {answer.result(timeout=60) for answer in answers} == {200}
+
+
+def test_helpers_are_a_count_of_their_search_and_in_no_list_of_jobs(
+    api: TestClient, session: Session, owner: str
+) -> None:
+    search = add_job(session, owner, JobState.RUNNING, Desired.RUN)
+    before = api.get(f"/jobs/{public(search)}")
+    helper = add_job(session, owner, JobState.RUNNING, Desired.RUN, kind=JobKind.SCORING, parent_id=search)
+    add_job(session, owner, JobState.QUEUED, Desired.RUN, kind=JobKind.SCORING, parent_id=search)
+    after = api.get(f"/jobs/{public(search)}", headers={"If-None-Match": before.headers["ETag"]})
+    assert (before.json()["helpers"], after.json()["helpers"]) == (0, 1)
+    assert public(helper) not in {job["id"] for job in api.get("/jobs").json()["data"]}
+    assert public(helper) in {job["id"] for job in api.get("/jobs", params={"kind": "scoring"}).json()["data"]}

@@ -375,6 +375,16 @@ def test_racing_needs_a_mean_over_images_and_an_algorithm_that_looks_at_the_best
     assert (error.pointer, error.code, error.allowed) == ("/search/evaluation/racing", "not_raceable", allowed)
 
 
+@pytest.mark.parametrize("field", ["workers", "processes"])
+def test_racing_is_refused_together_with_several_that_score(field: str) -> None:
+    errors = refusal(search={"evaluation": {"racing": 0.05, field: 2}}).errors
+    assert {error.pointer: error.allowed for error in errors} == {
+        "/search/evaluation/racing": [None],
+        f"/search/evaluation/{field}": [1],
+    }
+    assert {error.code for error in errors} == {"not_divisible"}
+
+
 def test_racing_is_off_unless_asked_for() -> None:
     assert resolve().spec.search.evaluation.racing is None
     assert resolve(search={"evaluation": {"racing": 0.05}}).spec.search.evaluation.racing == 0.05

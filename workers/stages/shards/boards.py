@@ -17,7 +17,19 @@ from workers.shard_messages import MOST_SHARDS, OpenShards, ShardNews, ShardOrde
 _IDLE_S = 0.1
 
 
-class Board(Protocol):
+class Tasks(Protocol):
+    """Where a hand finds shards."""
+
+    def take(self, hand: int, done: ShardResult | None) -> ShardOrder | None:
+        """Hand in a result, if any, and get a shard; None when there is none to be had now."""
+        ...
+
+    def wait(self) -> None:
+        """Wait a moment for something to be had."""
+        ...
+
+
+class Board(Tasks, Protocol):
     """Shards of one population after the other."""
 
     def open(self, orders: Sequence[ShardOrder]) -> None:
@@ -26,14 +38,6 @@ class Board(Protocol):
 
     def close(self) -> None:
         """Offer nothing any more."""
-        ...
-
-    def take(self, hand: int, done: ShardResult | None) -> ShardOrder | None:
-        """Hand in a result, if any, and get a shard; None when there is none to be had now."""
-        ...
-
-    def wait(self) -> None:
-        """Wait a moment for something to be had."""
         ...
 
     @property

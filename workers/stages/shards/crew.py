@@ -14,7 +14,7 @@ from workers.stages.search_context import SearchContext
 from workers.stages.shards.boards import Board, OwnBoard, SharedBoard
 from workers.stages.shards.machine import machine_of
 from workers.stages.shards.measuring import ShardMeter, divide
-from workers.stages.shards.processes import ShardProcess
+from workers.stages.shards.processes import ShardProcess, files_of
 
 
 class Crew:
@@ -79,7 +79,7 @@ class Crew:
 def crew_of(ctx: SearchContext, scorer: MeasureScorer) -> Iterator[Crew | None]:
     """The hands that a spec asks for, until the context is left; None when the trainer is alone."""
     asked = ctx.spec.search.evaluation
-    processes = _processes(ctx)
+    processes = processes_of(ctx)
     if asked.workers == processes == 1:
         yield None
         return
@@ -88,7 +88,7 @@ def crew_of(ctx: SearchContext, scorer: MeasureScorer) -> Iterator[Crew | None]:
         for hand in range(1, processes):
             stack.enter_context(ShardProcess(ctx, board, hand))
         if asked.workers > 1:
-            ctx.send(SeekHelpers(count=asked.workers - 1, machine=machine_of(ctx)))
+            ctx.send(SeekHelpers(count=asked.workers - 1, machine=machine_of(ctx), files=files_of(ctx)))
         yield Crew(scorer, ShardMeter(scorer, ctx.space), board, asked.workers * processes)
 
 
@@ -97,8 +97,8 @@ def idle_s(workers: int) -> float:
     return max(0.1, workers / 100)
 
 
-def _processes(ctx: SearchContext) -> int:
-    """As many as asked for, as far as each has processors for its threads.
+def processes_of(ctx: SearchContext) -> int:
+    """Processes that score on this worker: as many as asked for, as far as each has processors for its threads.
 
     All have as many threads as the trainer: results depend on their number.
     """

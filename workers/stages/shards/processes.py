@@ -22,13 +22,10 @@ from workers.protocol import Resume, Start
 from workers.shard_messages import ShardOrder, ShardResult
 from workers.stages.scorers import scorer_of
 from workers.stages.search_context import SearchContext
-from workers.stages.shards.boards import Board
+from workers.stages.shards.boards import Tasks
 from workers.stages.shards.measuring import ShardMeter
 from workers.stages.supernet import DECODER_FILE, PROJECTOR_FILE, SUPERNET_FILE
 from workers.stages.teacher import TEACHER_FILE
-
-SCORING_FILES = (TEACHER_FILE, SUPERNET_FILE, PROJECTOR_FILE, DECODER_FILE)
-"""What a scorer is made from, as far as it is there."""
 
 _READY = b"ready\n"
 
@@ -38,13 +35,13 @@ class ShardProcess:
 
     Args:
         ctx: of the search.
-        board: where shards are found.
+        tasks: where shards are found.
         hand: its number there.
     """
 
-    def __init__(self, ctx: SearchContext, board: Board, hand: int) -> None:
+    def __init__(self, ctx: SearchContext, tasks: Tasks, hand: int) -> None:
         self._start = _order_for(ctx)
-        self._board = board
+        self._tasks = tasks
         self._hand = hand
         self._closing = threading.Event()
         self._process = subprocess.Popen(
@@ -76,10 +73,10 @@ class ShardProcess:
                 raise EOFError
             done = None
             while not self._closing.is_set():
-                order = self._board.take(self._hand, done)
+                order = self._tasks.take(self._hand, done)
                 done = None
                 if order is None:
-                    self._board.wait()
+                    self._tasks.wait()
                     continue
                 _write(orders, order)
                 done = ShardResult.model_validate_json(results.readline())
@@ -89,10 +86,14 @@ class ShardProcess:
                 print(f"scoring process {self.pid} has gone", file=sys.stderr, flush=True)
 
 
+def files_of(ctx: SearchContext) -> list[str]:
+    """The files that the scorer of a search is made from."""
+    return [name for name in (TEACHER_FILE, SUPERNET_FILE, PROJECTOR_FILE, DECODER_FILE) if ctx.file(name) is not None]
+
+
 def _order_for(ctx: SearchContext) -> Start:
     """The trainer's own order, from where the search begins."""
-    names = [name for name in SCORING_FILES if ctx.file(name) is not None]
-    resume = Resume(stage="search", state={"outputs": ctx.outputs}, files=names)
+    resume = Resume(stage="search", state={"outputs": ctx.outputs}, files=files_of(ctx))
     return ctx.start.model_copy(update={"resume": resume})
 
 
