@@ -1,7 +1,7 @@
 """What trainers and supervisors say to each other about shards of a population; part of ``workers.protocol``.
 
 A trainer asks and its supervisor answers, with the same ``ask``. The search itself opens a group of shards and takes
-some of them; helpers take others and hand in what they found (``docs/decisions``, 0029).
+some of them; helpers take others and hand in what they found (``docs/decisions``, 0031).
 """
 
 from __future__ import annotations
