@@ -58,6 +58,10 @@ def fit_table(
             if problems := table.explain(arch):
                 raise LatencyError(FieldProblem(f"/{name}/{i}{p.pointer}", p.found, p.allowed) for p in problems)
     checked = tuple(HeldOut(arch.genotype, table.predict_ns(arch), ns) for arch, ns in held_out)
+    for i, network in enumerate(checked):
+        if network.predicted_ns > MAX_NS:
+            allowed = f"predictions of at most {MAX_NS} nanoseconds"
+            raise LatencyError([FieldProblem(f"/held_out/{i}", network.predicted_ns, allowed)])
     return LatencyTable(setting, fixed_ns, block_ns, checked)
 
 
@@ -93,5 +97,8 @@ def _least_squares(networks: Sequence[Measured], counts: Callable[[Architecture]
     # Here, not above: the API reads tables but fits none, and the library takes a second to load.
     from scipy.optimize import nnls
 
-    solution, _ = nnls(parts / scale, np.ones(len(times)))
+    try:
+        solution, _ = nnls(parts / scale, np.ones(len(times)))
+    except RuntimeError as error:  # it does not converge: times over so many magnitudes that nothing explains them
+        raise LatencyError([FieldProblem("/measured", str(error), "times that a sum over parts explains")]) from error
     return [round(float(ns)) for ns in solution / scale]

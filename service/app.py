@@ -13,6 +13,7 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from service import health, problems
+from service.agents import routes as agents
 from service.architectures import routes as architectures
 from service.architectures import spaces
 from service.artifacts import routes as artifacts
@@ -56,6 +57,7 @@ _TAGS = [
     {"name": "teachers", "description": "Frozen networks that students learn from."},
     {"name": "supernets", "description": "Shared weights of a space."},
     {"name": "devices", "description": "Latency targets, and the tables that predict latency on them."},
+    {"name": "agents", "description": "Machines elsewhere that measure latencies, and may do nothing else."},
     {"name": "workers", "description": "Who runs jobs."},
     {"name": "health", "description": "For probes; no key needed."},
 ]
@@ -72,6 +74,7 @@ _ROUTERS = (
     teachers.router,
     supernets.router,
     devices.router,
+    agents.router,
     workers.router,
     health.router,
 )

@@ -108,4 +108,6 @@ async def _authorised(
 
 JobReader = Annotated[Caller, Security(_authorised, scopes=[KeyScope.JOBS_READ.value])]
 JobWriter = Annotated[Caller, Security(_authorised, scopes=[KeyScope.JOBS_WRITE.value])]
+Administrator = Annotated[Caller, Security(_authorised, scopes=[KeyScope.ADMIN.value])]
+AgentCaller = Annotated[Caller, Security(_authorised, scopes=[KeyScope.AGENT.value])]
 ArtifactReader = Annotated[Caller, Security(_authorised, scopes=[KeyScope.ARTIFACTS_READ.value])]

@@ -110,6 +110,18 @@ class InvalidState(ServiceError):
     status, code, title = 409, "invalid_state", "Not possible in this state"
 
 
+class AgentTaken(ServiceError):
+    """Another process speaks for the device agent and is alive, or was until a moment ago."""
+
+    status, code, title, retryable = 409, "agent_taken", "Another process speaks for this agent", True
+
+
+class AgentSuperseded(ServiceError):
+    """The session is no longer the agent's: another process speaks for it, or its key was changed."""
+
+    status, code, title = 409, "agent_superseded", "The session is over"
+
+
 class DatasetInUse(ServiceError):
     """Jobs still need the dataset."""
 

@@ -12,7 +12,18 @@ from sqlalchemy.orm import Session
 
 from service.datasets.builtin import BUILTINS
 from service.datasets.info import DatasetInfo
-from service.db.models import Artifact, Checkpoint, Dataset, Job, JobKind, JobState, Supernet, Teacher
+from service.db.models import (
+    Artifact,
+    Checkpoint,
+    Dataset,
+    Device,
+    DeviceNetwork,
+    Job,
+    JobKind,
+    JobState,
+    Supernet,
+    Teacher,
+)
 from service.errors import DatasetInvalid, SearchUnavailable, SupernetUnavailable, TeacherUnavailable
 from service.ids import IdKind, format_id, parse_id
 from service.jobs.transitions import lock_owned
@@ -139,6 +150,9 @@ def _order(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: P
     earlier = keeper.write(lambda session: _earlier_search(session, claim))
     if isinstance(earlier, Lost):
         return earlier
+    measured = keeper.write(lambda session: _measured(session, claim))
+    if isinstance(measured, Lost):
+        return measured
     blobs = dirs.cache / "blobs"
     return Start(
         job_id=format_id(IdKind.JOB, claim.job_id),
@@ -157,6 +171,7 @@ def _order(context: WorkerContext, claim: Claim, keeper: LeaseKeeper, run_dir: P
         teacher=teacher.to_json() if teacher else {},
         init=init.to_json() if init else {},
         supernet=warm.told if warm else {},
+        measured=measured,
         inputs=[
             *_dataset_input(context.store, blobs, dataset),
             *_warm_inputs(context.store, blobs, warm.info if warm else None),
@@ -244,6 +259,18 @@ def _supernet(session: Session, claim: Claim) -> _Supernet | None:
         raise SupernetUnavailable(detail)
     told = {"id": reference, "method": row.method, "digest": row.sha256, "space": row.space, "info": row.info}
     return _Supernet(SupernetInfo.from_row(row), told)
+
+
+def _measured(session: Session, claim: Claim) -> Json:
+    """What a device agent measured, for the job that fits the table to it; nothing when the device was deleted."""
+    if claim.kind is not JobKind.LATENCY_TABLE:
+        return {}
+    device = session.scalars(select(Device).where(Device.job_id == claim.job_id)).one_or_none()
+    if device is None or device.agent is None:
+        return {}
+    rows = session.scalars(select(DeviceNetwork).where(DeviceNetwork.device_id == device.id).order_by(DeviceNetwork.n))
+    networks = [{"architecture": row.architecture, "held_out": row.held_out, "latency": row.latency} for row in rows]
+    return {"machine": device.machine, "networks": networks}
 
 
 def _teacher(session: Session, claim: Claim, part: str, field: str) -> TeacherInfo | None:

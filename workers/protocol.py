@@ -102,6 +102,7 @@ class Start(_Message):
     dataset: Json  # name, digest, classes, channels: what the job keeps of its dataset
     teacher: Json = {}  # id, name, digest, architecture, info: of the registered teacher that the job names
     init: Json = {}  # the same of the one whose weights training starts from
+    measured: Json = {}  # machine, networks: what a device agent measured, of the job that fits the table to it
     supernet: Json = {}  # id, method, digest, space, info: of the supernet that the job is about
     inputs: list[BlobRef] = []
     adopted: dict[str, Json] = {}  # outputs of stages that are not run, since their files are among the inputs

@@ -33,8 +33,21 @@ def connect(url: str | None, data: Path | None) -> Client:
     Raises:
         NoServerKnown: when neither is to be found.
     """
-    folder = data or read_settings().data_dir
-    return Client(url or _url_of(folder), _key_of(folder))
+    return Client(known_url(url, data), known_key(data))
+
+
+def known_url(url: str | None, data: Path | None) -> str:
+    """The server that was named, or the one of the data folder.
+
+    Raises:
+        NoServerKnown: when neither is to be found.
+    """
+    return url or _url_of(data or read_settings().data_dir)
+
+
+def known_key(data: Path | None) -> str | None:
+    """The key of the environment, or the one of the data folder; None without either."""
+    return _key_of(data or read_settings().data_dir)
 
 
 def read_settings(**given: object) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,11 @@ import typer
 
 from service.cli import output
 from service.cli.connection import DataOption, UrlOption, connect
-from service.cli.failures import UsageProblem
+from service.cli.failures import Exit, UsageProblem, problem_lines
 from service.cli.jobs import JsonOption, WaitOption, wait_for
+from service.client import Client, Device
+
+_POLL_S = 2.0
 
 app = typer.Typer(help="Latency targets: tables that predict what networks take on a machine.", no_args_is_help=True)
 
@@ -45,6 +49,9 @@ def build_device(
     img_size: Annotated[int | None, typer.Option("--img-size", help="Side of the images in pixels.")] = None,
     in_chans: Annotated[int | None, typer.Option("--in-chans", help="1: grey, 3: RGB.")] = None,
     classes: Annotated[int | None, typer.Option("--classes", help="Classes that the networks tell apart.")] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", help="Who measures: worker (default), or agent:NAME of `vitailor agents`.")
+    ] = None,
     runtime: Annotated[str | None, typer.Option("--runtime", help="torch or onnxruntime.")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="fp32, bf16 or fp16.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Images of one call.")] = None,
@@ -57,11 +64,12 @@ def build_device(
     url: UrlOption = None,
     data: DataOption = None,
 ) -> None:
-    """Measure networks on a worker and fit a latency table to them."""
+    """Have networks measured on a worker or by a device agent, and a latency table fitted to them."""
     build = {
         "space": _given(preset=space, img_size=img_size, in_chans=in_chans),
         **_given(
             num_classes=classes,
+            on=on,
             runtime=runtime,
             precision=precision,
             batch_size=batch_size,
@@ -77,8 +85,8 @@ def build_device(
             output.print_json(device)
         else:
             print(device.id)
-        if wait and device.job is not None:
-            wait_for(client, device.job)
+        if wait:
+            _wait_for(client, device)
 
 
 @app.command("upload")
@@ -126,6 +134,27 @@ def delete_device(device_id: IdArgument, url: UrlOption = None, data: DataOption
     """Delete a device; jobs keep the table that they were given."""
     with connect(url, data) as client:
         client.delete_device(device_id)
+
+
+def _wait_for(client: Client, device: Device) -> None:
+    """Show how far the agent is, where one measures, then the job that makes the table.
+
+    Raises:
+        typer.Exit: unless there is a table in the end.
+    """
+    told = None
+    while device.job is None and device.status not in ("ready", "failed"):
+        if device.order is not None and device.order != told:
+            told = device.order
+            held = "measures" if told.lease_until is not None else "does not work on it now"
+            print(f"agent {device.agent} {held}: {told.measured} of {told.planned} networks", flush=True)
+        time.sleep(_POLL_S)
+        device = client.device(device.id)
+    if device.error is not None:
+        print("\n".join(problem_lines(device.error)))
+        raise typer.Exit(Exit.JOB_NOT_SUCCEEDED)
+    if device.job is not None:
+        wait_for(client, device.job)
 
 
 def _given(**fields: Any) -> dict[str, Any]:

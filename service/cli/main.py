@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from service.cli import catalog, demo, devices, jobs, reference, search, stack, supernets, teachers
+from service.cli import (
+    agents,
+    catalog,
+    demo,
+    device_agent,
+    devices,
+    jobs,
+    reference,
+    search,
+    stack,
+    supernets,
+    teachers,
+)
 from service.cli.failures import UsageProblem, report
 from service.client.errors import ClientError
 
@@ -25,6 +37,7 @@ _PARTS = "What searches are made of"
 
 app.command("up", rich_help_panel=_SERVER)(stack.up)
 app.command("demo", rich_help_panel=_SERVER)(demo.demo)
+app.command("device-agent", rich_help_panel=_SERVER)(device_agent.device_agent)
 app.command("settings", rich_help_panel=_SERVER)(reference.show_settings)
 app.command("new-key", rich_help_panel=_SERVER)(reference.show_new_key)
 app.command("search", rich_help_panel=_SEARCHES)(search.search)
@@ -43,6 +56,7 @@ app.command("import", rich_help_panel=_PARTS)(catalog.import_dataset)
 app.add_typer(teachers.app, name="teachers", rich_help_panel=_PARTS)
 app.add_typer(supernets.app, name="supernets", rich_help_panel=_PARTS)
 app.add_typer(devices.app, name="devices", rich_help_panel=_PARTS)
+app.add_typer(agents.app, name="agents", rich_help_panel=_PARTS)
 app.command("spaces", rich_help_panel=_PARTS)(catalog.list_spaces)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from service.client import Candidate, Dataset, Device, Event, Job, Space, Supernet, Teacher, Width
+from service.client import Agent, Candidate, Dataset, Device, Event, Job, Space, Supernet, Teacher, Width
 
 _PIPE_WIDTH = 160  # nobody wraps what goes into a file
 
@@ -122,6 +122,22 @@ def devices_table(devices: Iterable[Device]) -> Table:
             *(str(setting.get(field, "-")) for field in fields),
             percent(device.error_share),
             str(setting.get("device", device.agent or "-")),
+        )
+    return table
+
+
+def agents_table(agents: Iterable[Agent]) -> Table:
+    """One line an agent."""
+    table = _table("agent", "connected", "seen", "machine", "torch", "onnxruntime")
+    for agent in agents:
+        info = agent.info or {}
+        versions = info.get("versions", {})
+        table.add_row(
+            agent.name,
+            "yes" if agent.alive else "no",
+            agent.seen_at.strftime("%Y-%m-%d %H:%M:%S") if agent.seen_at else "never",
+            f"{info['host']} ({info['system']}, {info['cores']} cores)" if info else "-",
+            *(str(versions.get(name, "-")) for name in ("torch", "onnxruntime")),
         )
     return table
 

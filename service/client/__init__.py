@@ -15,6 +15,7 @@ creating request carries an idempotency key, streams go on after the last event 
 from service.client.client import Client
 from service.client.errors import ApiError, ClientError, DigestMismatch, NoServer, Unreachable
 from service.client.records import (
+    Agent,
     Artifact,
     Candidate,
     Dataset,
@@ -31,6 +32,7 @@ from service.client.records import (
 )
 
 __all__ = [
+    "Agent",
     "ApiError",
     "Artifact",
     "Candidate",

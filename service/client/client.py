@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from service.client import download, events
 from service.client.records import (
+    Agent,
     Artifact,
     Candidate,
     Dataset,
@@ -180,13 +181,25 @@ class Client:
         return table
 
     def add_device(self, name: str, *, table: Json | None = None, build: Json | None = None) -> Device:
-        """Bring a latency table, or have one measured by ``job`` of the result."""
+        """Bring a latency table, or have one measured: by ``job`` of the result, or first by a device agent."""
         body = {"name": name, "table": table, "build": build}
         return Device.model_validate(self._transport.post("/devices", body))
 
     def delete_device(self, device_id: str) -> None:
         """Delete a device; jobs keep the table that they were given."""
         self._transport.delete(f"/devices/{segment(device_id)}")
+
+    def agents(self) -> list[Agent]:
+        """Device agents by name."""
+        return self._list("/agents", Agent, None)
+
+    def put_agent(self, name: str, key: str) -> Agent:
+        """Make a device agent, or change its key, which can do nothing but measure."""
+        return Agent.model_validate(self._transport.put(f"/agents/{segment(name)}", {"key": key}))
+
+    def remove_agent(self, name: str) -> None:
+        """Forget a device agent and make its key invalid; tables that it measured stay."""
+        self._transport.delete(f"/agents/{segment(name)}")
 
     def spaces(self) -> list[Space]:
         """The named search spaces."""

@@ -144,6 +144,14 @@ class Teacher(Record):
     job: str | None = None
 
 
+class DeviceOrder(Record):
+    """How many of its networks an agent has measured for a device."""
+
+    measured: int
+    planned: int
+    lease_until: datetime | None = None
+
+
 class Device(Record):
     """A latency target; ``setting`` says what was measured and how, once ``status`` is ``ready``."""
 
@@ -155,7 +163,17 @@ class Device(Record):
     held_out: int | None = None
     job: str | None = None
     agent: str | None = None
+    order: DeviceOrder | None = None
     error: Problem | None = None
+
+
+class Agent(Record):
+    """A machine elsewhere that measures devices; ``info`` is what it says of itself."""
+
+    name: str
+    alive: bool
+    seen_at: datetime | None = None
+    info: Json | None = None
 
 
 class Space(Record):

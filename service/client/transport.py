@@ -70,8 +70,8 @@ class Transport:
         given = {key: value for key, value in (params or {}).items() if value is not None}
         return self._send("GET", path, params=given).json()
 
-    def post(self, path: str, body: Json | None = None) -> Any:
-        """Send a creating or acting request and return its JSON.
+    def post(self, path: str, body: Json | None = None, headers: Mapping[str, str] | None = None) -> Any:
+        """Send a creating or acting request and return its JSON, None for an answer without content.
 
         It carries a fresh idempotency key, the same in every repetition, so the server acts at most once.
 
@@ -79,12 +79,20 @@ class Transport:
             ApiError: when the server refuses.
             NoServer: when nothing answers.
         """
-        headers = {"Idempotency-Key": str(uuid4())}
-        if body is None:
-            return self._send("POST", path, headers=headers).json()
-        # ASCII: what is no text, such as a file name that is not UTF-8, reaches the server and is refused there.
-        content = json.dumps(body).encode()
-        return self._send("POST", path, content=content, headers={**headers, "Content-Type": "application/json"}).json()
+        given = {"Idempotency-Key": str(uuid4()), **(headers or {})}
+        response = (
+            self._send("POST", path, headers=given) if body is None else self._send_json("POST", path, body, given)
+        )
+        return response.json() if response.content else None
+
+    def put(self, path: str, body: Json) -> Any:
+        """Put something where the path says, and return what is there then.
+
+        Raises:
+            ApiError: when the server refuses.
+            NoServer: when nothing answers.
+        """
+        return self._send_json("PUT", path, body, {}).json()
 
     def delete(self, path: str) -> None:
         """Delete what is at ``path``.
@@ -117,6 +125,11 @@ class Transport:
                 yield response
         except httpx.TransportError as error:
             raise self._no_server(error) from error
+
+    def _send_json(self, method: str, path: str, body: Json, headers: Mapping[str, str]) -> httpx.Response:
+        # ASCII: what is no text, such as a file name that is not UTF-8, reaches the server and is refused there.
+        content = json.dumps(body).encode()
+        return self._send(method, path, content=content, headers={**headers, "Content-Type": "application/json"})
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         wait_s = self._first_wait_s

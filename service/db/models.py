@@ -13,37 +13,30 @@ from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
-    BigInteger,
     CheckConstraint,
-    DateTime,
     Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     Integer,
-    LargeBinary,
-    MetaData,
     Text,
     UniqueConstraint,
     exists,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql import UUID as PgUUID
-from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
+from service.db.base import NAMING as NAMING
+from service.db.base import Base as Base
+from service.db.base import Json, created, one_of, uuid_pk
 from service.db.candidate_indexes import candidate_indexes
 
-Json = dict[str, Any]
-
-NAMING = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
+# Declared apart, and among the tables of whoever imports this module.
+from service.db.device_models import Agent as Agent
+from service.db.device_models import Device as Device
+from service.db.device_models import DeviceNetwork as DeviceNetwork
+from service.db.shard_models import Shard as Shard
 
 
 class JobState(StrEnum):
@@ -89,44 +82,17 @@ class DatasetStatus(StrEnum):
     REJECTED = "rejected"
 
 
-def _one_of(column: str, values: type[StrEnum]) -> str:
-    return f"{column} IN ({', '.join(repr(v.value) for v in values)})"
-
-
-class Base(DeclarativeBase):
-    """Declarative base with named constraints, so that migrations can address each."""
-
-    metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads this class attribute
-        datetime: DateTime(timezone=True),
-        Json: JSONB,
-        str: Text,
-        int: BigInteger,
-        bytes: LargeBinary,
-        float: Double,
-        UUID: PgUUID(as_uuid=True),
-    }
-
-
-def _uuid_pk() -> Mapped[UUID]:
-    return mapped_column(primary_key=True, server_default=text("uuidv7()"))
-
-
-def _created() -> Mapped[datetime]:
-    return mapped_column(server_default=func.now())
-
-
 class ApiKey(Base):
     """An API key: only its hash is stored."""
 
     __tablename__ = "api_key"
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     name: Mapped[str]
     prefix: Mapped[str] = mapped_column(unique=True)  # the public part of the key, for finding the row
     sha256: Mapped[bytes]
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
@@ -139,7 +105,7 @@ class Idempotency(Base):
     owner: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     request_sha256: Mapped[bytes]
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
     status_code: Mapped[int] = mapped_column(Integer)
     headers: Mapped[Json]
     body: Mapped[Json]
@@ -150,11 +116,11 @@ class Dataset(Base):
 
     __tablename__ = "dataset"
     __table_args__ = (
-        CheckConstraint(_one_of("status", DatasetStatus), name="status"),
+        CheckConstraint(one_of("status", DatasetStatus), name="status"),
         CheckConstraint("status <> 'ready' OR sha256 IS NOT NULL", name="ready_has_blob"),
         UniqueConstraint("owner", "name", "version"),
     )
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     name: Mapped[str]
     version: Mapped[int] = mapped_column(Integer)
@@ -167,7 +133,7 @@ class Dataset(Base):
     image: Mapped[Json] = mapped_column(server_default="{}")  # channels, smallest and largest side
     report: Mapped[Json | None]  # findings of the import
     error: Mapped[Json | None]
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
 
 
 class Worker(Base):
@@ -180,8 +146,8 @@ class Worker(Base):
     busy: Mapped[int] = mapped_column(Integer)
     draining: Mapped[bool] = mapped_column(server_default="false")
     info: Mapped[Json]  # host, pid, versions, devices
-    started_at: Mapped[datetime] = _created()
-    heartbeat_at: Mapped[datetime] = _created()
+    started_at: Mapped[datetime] = created()
+    heartbeat_at: Mapped[datetime] = created()
 
 
 class Job(Base):
@@ -189,9 +155,9 @@ class Job(Base):
 
     __tablename__ = "job"
     __table_args__ = (
-        CheckConstraint(_one_of("state", JobState), name="state"),
-        CheckConstraint(_one_of("desired", Desired), name="desired"),
-        CheckConstraint(_one_of("kind", JobKind), name="kind"),
+        CheckConstraint(one_of("state", JobState), name="state"),
+        CheckConstraint(one_of("desired", Desired), name="desired"),
+        CheckConstraint(one_of("kind", JobKind), name="kind"),
         # Without this, a running row with no lease would never be reaped.
         CheckConstraint("(state = 'running') = (lease_until IS NOT NULL)", name="running_has_lease"),
         CheckConstraint("(lease_until IS NULL) = (lease_owner IS NULL)", name="lease_has_owner"),
@@ -202,7 +168,7 @@ class Job(Base):
         Index("ix_job_lease", "lease_until", postgresql_where=text("state = 'running'")),
         Index("ix_job_owner", "owner", text("id DESC")),
     )
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     kind: Mapped[str]
     name: Mapped[str]
@@ -236,7 +202,7 @@ class Job(Base):
     error: Mapped[Json | None]
     stop_reason: Mapped[str | None]
 
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
     started_at: Mapped[datetime | None]  # of the first attempt
     heartbeat_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -250,7 +216,7 @@ class Attempt(Base):
     fence: Mapped[int] = mapped_column(primary_key=True)
     worker: Mapped[str]
     info: Mapped[Json] = mapped_column(server_default="{}")  # host, device, threads, versions, resumed checkpoint
-    started_at: Mapped[datetime] = _created()
+    started_at: Mapped[datetime] = created()
     ended_at: Mapped[datetime | None]
     outcome: Mapped[str | None]
     exit_code: Mapped[int | None] = mapped_column(Integer)
@@ -264,7 +230,7 @@ class JobEvent(Base):
     job_id: Mapped[UUID] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)
     fence: Mapped[int]
-    at: Mapped[datetime] = _created()
+    at: Mapped[datetime] = created()
     type: Mapped[str]
     payload: Mapped[Json]
 
@@ -279,7 +245,7 @@ class Checkpoint(Base):
     stage: Mapped[str]
     state: Mapped[Json]
     files: Mapped[Json]
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
 
 
 class Teacher(Base):
@@ -287,14 +253,14 @@ class Teacher(Base):
 
     __tablename__ = "teacher"
     __table_args__ = (UniqueConstraint("job_id"),)
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     job_id: Mapped[UUID] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"))
     name: Mapped[str]
     sha256: Mapped[str]
     architecture: Mapped[Json]
     info: Mapped[Json]
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
 
 
 class Supernet(Base):
@@ -302,40 +268,14 @@ class Supernet(Base):
 
     __tablename__ = "supernet"
     __table_args__ = (UniqueConstraint("job_id"),)
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     job_id: Mapped[UUID] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"))
     method: Mapped[str]
     space: Mapped[Json]
     sha256: Mapped[str]
     info: Mapped[Json]
-    created_at: Mapped[datetime] = _created()
-
-
-class Device(Base):
-    """A latency target: its table, and what is known of it while that is being measured."""
-
-    __tablename__ = "device"
-    __table_args__ = (
-        CheckConstraint("(latency_table IS NULL) = (sha256 IS NULL)", name="table_has_digest"),
-        # One way to a table: an agent's order, a job, or neither once it is there.
-        CheckConstraint("agent IS NULL OR job_id IS NULL", name="one_way"),
-        Index("ix_device_owner", "owner", text("id DESC")),
-        Index("ix_device_order", "agent", "id", postgresql_where=text("latency_table IS NULL AND error IS NULL")),
-    )
-    id: Mapped[UUID] = _uuid_pk()
-    owner: Mapped[str]
-    name: Mapped[str]
-    job_id: Mapped[UUID | None] = mapped_column(ForeignKey("job.id", ondelete="SET NULL"), unique=True)
-    build: Mapped[Json | None]  # what is to be measured; None of a table that was brought along
-    latency_table: Mapped[Json | None]
-    sha256: Mapped[str | None]  # digest of the table
-    agent: Mapped[str | None]  # name of the device agent that measures
-    fence: Mapped[int] = mapped_column(server_default="0")  # of the agent's claims
-    lease_until: Mapped[datetime | None]  # of the agent that holds the order
-    measured: Mapped[list[Any]] = mapped_column(JSONB, server_default="[]")  # what an agent has sent so far
-    error: Mapped[Json | None]  # why an agent could not measure
-    created_at: Mapped[datetime] = _created()
+    created_at: Mapped[datetime] = created()
 
 
 class FrontMember(Base):
@@ -382,7 +322,7 @@ class Artifact(Base):
         ForeignKeyConstraint(["job_id", "candidate_n"], ["candidate.job_id", "candidate.n"], ondelete="CASCADE"),
         Index("ix_artifact_sha256", "sha256"),
     )
-    id: Mapped[UUID] = _uuid_pk()
+    id: Mapped[UUID] = uuid_pk()
     owner: Mapped[str]
     job_id: Mapped[UUID] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"))
     candidate_n: Mapped[int | None] = mapped_column(Integer)  # None: of the job as a whole
@@ -392,7 +332,4 @@ class Artifact(Base):
     media_type: Mapped[str]
     sha256: Mapped[str]
     size_bytes: Mapped[int]
-    created_at: Mapped[datetime] = _created()
-
-
-from service.db.shard_models import Shard  # noqa: E402, F401 - declared beside these
+    created_at: Mapped[datetime] = created()

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, ForeignKey, Integer
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.models import Base
+from service.db.base import Base
 
 
 class Shard(Base):

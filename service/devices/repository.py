@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Select, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from service.agents.repository import AgentRepository, OrderRepository
 from service.db.models import Device, Job
+
+
+@dataclass(frozen=True, slots=True)
+class OrderState:
+    """How far an agent is.
+
+    Attributes:
+        measured, planned: networks.
+        at_it: whether the agent is alive and works on it.
+        lease_until: until when nobody else may; None when the agent does not work on it.
+    """
+
+    measured: int
+    planned: int
+    at_it: bool
+    lease_until: datetime | None
 
 
 class DeviceRepository:
@@ -55,6 +74,20 @@ class DeviceRepository:
         if not wanted:
             return {}
         return {job.id: job for job in await self._session.scalars(select(Job).where(Job.id.in_(wanted)))}
+
+    async def orders(self, rows: Sequence[Device]) -> dict[UUID, OrderState]:
+        """How far agents are with those of the devices that they have yet to measure, by the devices' ids."""
+        waiting = [row for row in rows if row.agent is not None and row.latency_table is None]
+        progress = await OrderRepository(self._session, self._owner).progress([row.id for row in waiting])
+        agents = await AgentRepository(self._session, self._owner).named({row.agent for row in waiting if row.agent})
+        found = {}
+        for row in waiting:
+            measured, planned = progress.get(row.id, (0, 0))
+            known = agents.get(row.agent or "")
+            at_it = known is not None and known.alive and known.row.session == row.session
+            lease_until = known.row.lease_until if known is not None and at_it else None
+            found[row.id] = OrderState(measured, planned, at_it, lease_until)
+        return found
 
     async def delete(self, device_id: UUID) -> None:
         """Remove a row. Jobs keep the tables that they were given."""

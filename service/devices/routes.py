@@ -49,7 +49,7 @@ async def list_devices(
 async def create_device(
     request: Request, new: NewDevice, caller: JobWriter, session: SessionDep, once: OnceDep
 ) -> Response:
-    """Bring a latency table that was measured elsewhere, or have one measured by a worker."""
+    """Bring a latency table that was measured elsewhere, or have one measured by a worker or a device agent."""
 
     async def act() -> JSONResponse:
         row = await devices.add_device(session, caller.owner, new)
@@ -83,5 +83,8 @@ async def delete_device(device_id: DeviceId, caller: JobWriter, session: Session
 
 
 async def _show(session: AsyncSession, owner: str, rows: Sequence[Device]) -> list[DeviceView]:
-    jobs = await DeviceRepository(session, owner).jobs(rows)
-    return [DeviceView.of(row, jobs.get(row.job_id) if row.job_id is not None else None) for row in rows]
+    devices_of = DeviceRepository(session, owner)
+    jobs, orders = await devices_of.jobs(rows), await devices_of.orders(rows)
+    return [
+        DeviceView.of(row, jobs.get(row.job_id) if row.job_id is not None else None, orders.get(row.id)) for row in rows
+    ]

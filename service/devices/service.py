@@ -7,15 +7,14 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from search.latency import LatencyTable
-from service.db.models import TERMINAL_STATES, Device, Job, JobKind
+from service.agents.orders import place_order, table_job
+from service.db.models import TERMINAL_STATES, Device
 from service.devices.repository import DeviceRepository
 from service.errors import ErrorItem, InvalidState, NotFound, ValidationFailed, shortened
 from service.ids import BadId, IdKind, format_id, parse_id
 from service.jobs import transitions
-from service.jobs.queues import DEFAULT_QUEUE
 from service.jobs.resolve import read_table, resolve_build
-from service.jobs.spec import DeviceSpec, LatencyBuildSpec
-from service.jobs.values import NewJob
+from service.jobs.spec import DeviceSpec
 
 # As many ids as help; a user with more devices looks them up.
 _NAMED = 20
@@ -60,7 +59,7 @@ async def add_device(session: AsyncSession, owner: str, new: DeviceSpec) -> Devi
     """Add a device: with its table, or with the order to measure one. The caller commits.
 
     Raises:
-        ValidationFailed: a table that cannot be read, or a space that cannot be measured.
+        ValidationFailed: a table that cannot be read, a space that cannot be measured, or an agent that is not there.
     """
     row = Device(owner=owner, name=new.name)
     if new.table is not None:
@@ -69,9 +68,13 @@ async def add_device(session: AsyncSession, owner: str, new: DeviceSpec) -> Devi
     else:
         assert new.build is not None, "the spec has one of the two"
         build = resolve_build(new.build)
-        row.build = build.model_dump(mode="json")
-        row.job_id = (await _start_build(session, owner, new.name, build)).id
-    return await DeviceRepository(session, owner).add(row)
+        row.build, row.agent = build.model_dump(mode="json"), build.agent
+        if build.agent is None:
+            row.job_id = (await session.run_sync(transitions.enqueue, table_job(owner, new.name, build))).id
+    row = await DeviceRepository(session, owner).add(row)
+    if row.agent is not None:
+        await place_order(session, owner, row)
+    return row
 
 
 async def delete_device(session: AsyncSession, owner: str, reference: str) -> None:
@@ -92,15 +95,3 @@ async def delete_device(session: AsyncSession, owner: str, reference: str) -> No
         raise InvalidState(f"Job {measuring} still measures this device; cancel it first.", extra={"jobs": [measuring]})
     await devices.delete(device_id)
     await session.commit()
-
-
-async def _start_build(session: AsyncSession, owner: str, name: str, build: LatencyBuildSpec) -> Job:
-    request = NewJob(
-        owner=owner,
-        kind=JobKind.LATENCY_TABLE,
-        name=f"latency table {name}",
-        spec=DeviceSpec(name=name, build=build).model_dump(mode="json"),
-        queue=DEFAULT_QUEUE,
-        seed=build.seed,
-    )
-    return await session.run_sync(transitions.enqueue, request)

@@ -25,6 +25,7 @@ class Scope(StrEnum):
     JOBS_READ = "jobs:read"
     JOBS_WRITE = "jobs:write"
     ARTIFACTS_READ = "artifacts:read"
+    AGENT = "agent"  # measure for the one device agent that the key is of, and nothing else
     ADMIN = "admin"
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnxruntime
 import torch
 from torch import Tensor, nn
 
@@ -41,7 +40,7 @@ class Execution:
         device: of torch; onnxruntime computes on the processor.
 
     Raises:
-        NotExecutable: a precision that is not there.
+        NotExecutable: a runtime or a precision that is not there.
     """
 
     runtime: Runtime
@@ -51,6 +50,8 @@ class Execution:
     device: torch.device
 
     def __post_init__(self) -> None:
+        if runtime_version(self.runtime) is None:
+            raise NotExecutable(f"{self.runtime} is not installed here")
         allowed = [Precision.FP32]
         if self.runtime is Runtime.TORCH:
             allowed += [Precision.BF16] if self.device.type == "cpu" else [Precision.BF16, Precision.FP16]
@@ -103,6 +104,9 @@ class Execution:
     def _onnx_pass(self, network: nn.Module, images: Tensor, scratch: Path) -> Pass:
         path = scratch / "network.onnx"
         write_onnx(network, images, path)
+        # Here, not above: machines that measure with torch alone need not have it.
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
@@ -111,6 +115,17 @@ class Execution:
         path.unlink()
         feed = {_INPUT: images.numpy()}
         return lambda: session.run([_OUTPUT], feed)
+
+
+def runtime_version(runtime: Runtime) -> str | None:
+    """Version of what executes networks; None when it is not installed."""
+    if runtime is Runtime.TORCH:
+        return torch.__version__
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    return str(onnxruntime.__version__)
 
 
 def write_onnx(network: nn.Module, images: Tensor, path: Path) -> None:

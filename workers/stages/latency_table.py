@@ -1,11 +1,12 @@
-"""The job that measures networks on this worker and fits a latency table to them."""
+"""The job that fits a latency table to networks, which it measures on this worker unless an agent has done so."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 
+from models.architecture import Architecture
 from search.latency import LatencyError, LatencyTable, Precision, Runtime
 from search.latency_design import Design
 from service.errors import LatencyUnmeasurable
@@ -24,30 +25,68 @@ _LARGE_ERROR = 0.1
 _MANY_UNSTEADY = 0.1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """What networks were measured on; ``load``: threads that ran just before on its ``cores``."""
+
+    device: str
+    threads: int
+    cores: int
+    load: float
+
+
 def latency_table_job(start: Start, channel: Channel) -> Result:
     """Measure the networks of a build, those that the table is judged by among the others, and fit the table.
 
-    What has been measured is saved, so that an interrupted job goes on and its measurements do not change.
+    What has been measured is saved, so that an interrupted job goes on and its measurements do not change. A device
+    agent has measured before the job begins.
 
     Raises:
-        LatencyUnmeasurable: the worker's device cannot compute so, or the times make no table.
+        LatencyUnmeasurable: the worker's device cannot compute so, the times make no table, or what an agent had
+            measured was deleted.
         StopRequested: when asked to stop.
     """
     build = DeviceSpec.model_validate(start.spec).build
     assert build is not None, "a table that was brought along needs no job"
     ctx = Context(start, channel)
     ctx.enter(STAGE)
-    _warn_of_others(ctx)
-    chosen = design_of(build)
-    execution = _execution(ctx, build)
-    taken = _measure(ctx, build, chosen, execution)
-    times = levelled([taken[i] for i in range(len(chosen.networks))])
+    machine, chosen, taken = _measured_here(ctx, build) if build.agent is None else _measured_elsewhere(ctx)
     try:
-        table = table_of(build, chosen, times, device=execution.label, threads=execution.threads)
+        table = table_of(build, chosen, levelled(taken), device=machine.device, threads=machine.threads)
     except LatencyError as error:
         raise LatencyUnmeasurable(f"The measured times make no table: {error}") from error
-    _warn_of_faults(ctx, table, list(taken.values()))
-    return Result(result=_summary(table, chosen, list(taken.values())), artifacts=[], latency_table=table.to_json())
+    _warn_of_faults(ctx, table, taken)
+    return Result(result=_summary(table, chosen, taken), artifacts=[], latency_table=table.to_json())
+
+
+def _measured_here(ctx: Context, build: LatencyBuildSpec) -> tuple[_Machine, Design, list[Latency]]:
+    execution = _execution(ctx, build)
+    machine = _Machine(
+        device=execution.label,
+        threads=execution.threads,
+        cores=os.cpu_count() or 1,
+        load=os.getloadavg()[0],
+    )
+    _warn_of_others(ctx, machine)
+    chosen = design_of(build)
+    taken = _measure(ctx, build, chosen, execution)
+    return machine, chosen, [taken[i] for i in range(len(chosen.networks))]
+
+
+def _measured_elsewhere(ctx: Context) -> tuple[_Machine, Design, list[Latency]]:
+    """What an agent measured, as the API has checked it."""
+    measured = ctx.start.measured
+    if not measured:
+        raise LatencyUnmeasurable("The device was deleted, and with it what its agent has measured.")
+    said = measured["machine"]
+    machine = _Machine(**{field.name: said[field.name] for field in fields(_Machine)})
+    _warn_of_others(ctx, machine)
+    archs = [(Architecture.from_json(row["architecture"]), row["held_out"]) for row in measured["networks"]]
+    chosen = Design(
+        fitted=tuple(arch for arch, held_out in archs if not held_out),
+        held_out=tuple(arch for arch, held_out in archs if held_out),
+    )
+    return machine, chosen, [Latency(**row["latency"]) for row in measured["networks"]]
 
 
 def _execution(ctx: Context, build: LatencyBuildSpec) -> Execution:
@@ -103,10 +142,10 @@ def _drift(taken: list[Latency]) -> float:
     return max(anchors) / min(anchors) - 1
 
 
-def _warn_of_others(ctx: Context) -> None:
-    """Tell that something else runs on this machine: nobody could see it in the table."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load + ctx.start.threads > cores + 0.5:
+def _warn_of_others(ctx: Context, machine: _Machine) -> None:
+    """Tell that something else runs on the machine: nobody could see it in the table."""
+    load, cores = machine.load, machine.cores
+    if load + machine.threads > cores + 0.5:
         detail = f"{load:.1f} threads were running on the {cores} cores when measuring began; times may be too long"
         ctx.warn("machine_busy", detail)
 

@@ -19,7 +19,7 @@ from service.jobs.spec.common import (
 )
 from service.jobs.spec.data import DatasetRef, ImportSpec
 from service.jobs.spec.job import SearchSpec
-from service.jobs.spec.latency import DeviceSpec, LatencyBuildSpec
+from service.jobs.spec.latency import AGENT_NAME, AGENT_PREFIX, MAX_AGENT_NAME, DeviceSpec, LatencyBuildSpec
 from service.jobs.spec.masked import DecoderSpec, DistillSpec, MaskedSpec, SupernetSpec, WidthsSpec
 from service.jobs.spec.recipe import RecipeName, SupervisedSpec
 from service.jobs.spec.retrain import ExportSpec, RetrainMode, RetrainSpec
@@ -60,7 +60,10 @@ AnySearchSpec: TypeAlias = SearchSpec | SlimmableSpec
 """The body of a search; `method` says which."""
 
 __all__ = [
+    "AGENT_NAME",
+    "AGENT_PREFIX",
     "EVERY",
+    "MAX_AGENT_NAME",
     "MAX_SEED",
     "WORKER",
     "AfterEpochs",

@@ -8,7 +8,15 @@ from pydantic import Field, model_validator
 
 from service.jobs.spec.base import Spec, short_form
 from service.jobs.spec.common import MAX_SEED
-from service.jobs.spec.space import SpaceSpec
+from service.jobs.spec.space import WORKER, SpaceSpec
+
+AGENT_PREFIX = "agent:"
+"""What comes before the name of an agent where one is to measure."""
+
+AGENT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""Names of agents are part of paths and of command lines."""
+
+MAX_AGENT_NAME = 63
 
 
 class LatencyBuildSpec(Spec):
@@ -21,7 +29,12 @@ class LatencyBuildSpec(Spec):
         le=100_000,
         description="Of the networks' heads; by default 10 for images of up to 64 px, else 1000.",
     )
-    on: Literal["worker"] = Field("worker", description="Who measures.")
+    on: str = Field(
+        WORKER,
+        max_length=len(AGENT_PREFIX) + MAX_AGENT_NAME,
+        pattern=rf"^({WORKER}|{AGENT_PREFIX}{AGENT_NAME})$",
+        description="Who measures: a worker, or `agent:NAME`, a device agent elsewhere.",
+    )
     runtime: Literal["torch", "onnxruntime"] = Field("torch", description="What executes the networks.")
     precision: Literal["fp32", "fp16", "bf16"] = Field(
         "fp32", description="bf16: of torch only; fp16: of torch on a GPU only."
@@ -43,6 +56,11 @@ class LatencyBuildSpec(Spec):
         20, ge=0, le=1000, description="How many other networks tell how far its predictions are off."
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Of the choice of networks.")
+
+    @property
+    def agent(self) -> str | None:
+        """Name of the agent that measures; None when a worker does."""
+        return self.on.removeprefix(AGENT_PREFIX) if self.on.startswith(AGENT_PREFIX) else None
 
     @model_validator(mode="after")
     def _known_precision(self) -> Self:

@@ -88,6 +88,8 @@ def test_a_key_that_expires_later_is_valid(client_with: NewClient, session: Sess
         (["artifacts:read"], "GET", "/artifacts/art_" + "0" * 32, 404),
         (["artifacts:read"], "GET", "/jobs", 403),
         ([], "GET", "/workers", 403),
+        (["agent"], "GET", "/jobs", 403),
+        (["agent"], "POST", "/search", 403),
         (["admin"], "POST", "/search", 202),
     ],
 )
@@ -226,7 +228,16 @@ def test_a_refusal_is_short_however_much_is_wrong(api: TestClient) -> None:
         (
             "kind=cooking",
             "kind",
-            ["search", "dataset_import", "teacher_import", "supernet_import", "extract", "transfer", "latency_table"],
+            [
+                "search",
+                "dataset_import",
+                "teacher_import",
+                "supernet_import",
+                "extract",
+                "transfer",
+                "latency_table",
+                "scoring",
+            ],
         ),
         ("created_after=yesterday", "created_after", {"type": "string", "format": "date-time"}),
         ("created_after=2026-11-30T12:00:00", "created_after", {"type": "string", "format": "date-time"}),

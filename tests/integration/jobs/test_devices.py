@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.presets import resolve
-from service.db.models import Candidate, Device, Job, JobKind
+from service.db.models import Candidate, Device, DeviceNetwork, Job, JobKind
 from service.ids import IdKind, format_id
 from service.jobs.values import Claim, Finished
 from tests.integration.jobs.rows import in_transaction
 from tests.unit.search.latency_tables import table_for
+from workers.context import WorkerContext
+from workers.lease import LeaseKeeper
+from workers.materialise import Prepared, materialise
 from workers.promote import promote_result
 from workers.protocol import Accuracy, Result
 
@@ -78,3 +82,29 @@ def test_what_exported_networks_take_joins_their_costs_and_decides_feasibility(
         ({"gmacs": 1.0}, True),
         ({"gmacs": 1.0, "latency_measured_ms": 9.0}, False),
     ]
+
+
+def test_the_job_that_fits_a_table_gets_what_the_agent_measured(
+    sessions: sessionmaker[Session], claim: Callable[..., Claim], context: WorkerContext, tmp_path: Path
+) -> None:
+    mine = claim(kind=JobKind.LATENCY_TABLE)
+    machine = {"device": "a board", "threads": 1, "version": "2", "cores": 1, "load": 0.0}
+
+    def measured(session: Session) -> None:
+        device = add_device(session, mine)
+        device.agent, device.machine = "board", machine
+        for n in (1, 0):
+            row = DeviceNetwork(device_id=device.id, n=n, architecture={"n": n}, held_out=n == 1, latency={"ns": n + 1})
+            session.add(row)
+
+    in_transaction(sessions, measured)
+    with LeaseKeeper(context.sessions, mine, context.settings, context.draining) as keeper:
+        prepared = materialise(context, mine, keeper, tmp_path)
+    assert isinstance(prepared, Prepared)
+    assert prepared.start.measured == {
+        "machine": machine,
+        "networks": [
+            {"architecture": {"n": 0}, "held_out": False, "latency": {"ns": 1}},
+            {"architecture": {"n": 1}, "held_out": True, "latency": {"ns": 2}},
+        ],
+    }

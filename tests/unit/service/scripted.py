@@ -69,6 +69,9 @@ def scripted_server(answers: dict[str, list[Answer]]) -> Iterator[Scripted]:
         def do_POST(self) -> None:
             self._answer()
 
+        def do_PUT(self) -> None:
+            self._answer()
+
         def do_DELETE(self) -> None:
             self._answer()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from models.architecture import Architecture
 from search.cost import macs
-from search.latency import LatencyTable
+from search.latency import MAX_NS, LatencyTable
 from service.errors import LatencyUnmeasurable
 from service.jobs.resolve import design_of, resolve_build
 from service.jobs.spec import DeviceSpec, LatencyBuildSpec
@@ -16,6 +17,7 @@ from tests.channels import RecordingChannel
 from tests.stage_runs import resumed
 from tests.unit.workers.stages.runs import StopAt, run_until
 from workers.latency.execution import Execution
+from workers.latency.measure import Latency
 from workers.protocol import CheckpointMessage, Result, Start, Warn
 from workers.stages.run import run_job
 
@@ -146,3 +148,49 @@ def test_a_table_that_predicts_badly_is_told(
     result: Result = run_job(start_of(tmp_path), channel)
     assert result.result["error_share"] > 0.1
     assert "latency_error_large" in {warning.code for warning in channel.of_type(Warn)}
+
+
+def measured_elsewhere(load: float = 0.1) -> dict[str, Any]:
+    """What an agent has sent, from a machine on which every MAC takes a nanosecond."""
+    chosen = design_of(build_of())
+    machine = {"device": "a board", "threads": 3, "version": "2.10.0", "cores": 4, "load": load}
+    rows = []
+    for n, arch in enumerate(chosen.networks):
+        ns = macs(arch)
+        taken = Latency(ns, ns, ns, runs=3, warmup_runs=1, steady=True, outliers=0, anchor_ns=1000)
+        held_out = n >= len(chosen.fitted)
+        rows.append({"architecture": arch.to_json(), "held_out": held_out, "latency": asdict(taken)})
+    return {"machine": machine, "networks": rows}
+
+
+def test_what_an_agent_measured_becomes_a_table_without_measuring_here(tmp_path: Path) -> None:
+    start = start_of(tmp_path, on="agent:board").model_copy(update={"measured": measured_elsewhere()})
+    channel = RecordingChannel()
+    result = run_job(start, channel)
+    assert result.latency_table is not None
+    table = LatencyTable.from_json(result.latency_table)
+    assert (table.setting.device, table.setting.threads, table.setting.runs) == ("a board", 3, 3)
+    assert [held.measured_ns for held in table.held_out] == [macs(arch) for arch in design_of(build_of()).held_out]
+    assert table.mape == pytest.approx(0, abs=1e-3)
+    assert channel.of_type(Warn) == []
+
+
+def test_a_machine_elsewhere_that_was_busy_is_told(tmp_path: Path) -> None:
+    start = start_of(tmp_path, on="agent:board").model_copy(update={"measured": measured_elsewhere(load=3.5)})
+    channel = RecordingChannel()
+    run_job(start, channel)
+    assert {warning.code for warning in channel.of_type(Warn)} == {"machine_busy"}
+
+
+def test_measurements_that_were_deleted_with_their_device_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LatencyUnmeasurable, match="was deleted"):
+        run_job(start_of(tmp_path, on="agent:board"), RecordingChannel())
+
+
+def test_times_that_no_table_can_hold_are_an_error_of_whoever_measured(tmp_path: Path) -> None:
+    measured = measured_elsewhere()
+    for row in measured["networks"][::2]:
+        row["latency"] |= {"ns": MAX_NS, "anchor_ns": 1}
+    start = start_of(tmp_path, on="agent:board").model_copy(update={"measured": measured})
+    with pytest.raises(LatencyUnmeasurable, match="make no table"):
+        run_job(start, RecordingChannel())

@@ -1,0 +1,1 @@
+"""Device agents: machines elsewhere that measure latencies, and may do nothing else."""
