@@ -97,6 +97,13 @@ def _zip_real_bomb() -> bytes:
     return zipped({f"cat/{i}.png": bytes(30_000_000) for i in range(4)})
 
 
+def _many_headers() -> bytes:
+    info = tarfile.TarInfo("cat/x.png")
+    info.pax_headers = {"GNU.sparse.major": "1"}
+    header = info.tobuf(tarfile.PAX_FORMAT)[: 2 * tarfile.BLOCKSIZE]  # the extended one and its text
+    return 100 * header + tarred(GOOD)
+
+
 def _tar_with(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", **changes: object) -> Callable[[], bytes]:
     def make() -> bytes:
         buffer = io.BytesIO()
@@ -173,6 +180,8 @@ ARCHIVES = [
     Attack("zip-in-zip.zip", lambda: zipped({"cat.zip": zipped(GOOD)}), "no image"),
     Attack("dots.tar", _tar_with("../outside.png"), "'..'"),
     Attack("absolute.tar", _tar_with("/tmp/outside.png"), "absolute path"),
+    Attack("superscript.tar", _tar_with("cat/x.png", pax_headers={"size": "\N{SUPERSCRIPT TWO}"}), "is no number"),
+    Attack("headers.tar", _many_headers, "extended headers before one file"),
     Attack("link.tar", _tar_with("cat/x.png", tarfile.SYMTYPE, "/etc/passwd"), "symbolic link"),
     Attack("link-folder.tar", _tar_with("cat", tarfile.SYMTYPE, ".."), "symbolic link"),
     Attack("hard-link.tar", _tar_with("cat/x.png", tarfile.LNKTYPE, "../../../etc/passwd"), "hard link"),

@@ -17,7 +17,7 @@ from tests.trees import Files, write_files
 from workers.context import WorkerContext
 from workers.lease import LeaseKeeper
 from workers.materialise import Prepared, materialise
-from workers.promote import promote_result, upload
+from workers.promote import hold, promote_result, upload
 from workers.rundirs import RunDirs
 from workers.stages.run import run_job
 
@@ -91,6 +91,7 @@ class ImportDesk:
         else:
             upload(self.context.store, run_dir, result.artifacts, set())
             with self.context.sessions.begin() as session:
+                hold(session, self.context.store, result.artifacts)
                 ended = promote_result(session, claim, result)
         assert not isinstance(ended, Lost)
         assert {path.name for path in run_dir.iterdir()} <= {"dataset.parquet", ".pinned"}, "something was unpacked"

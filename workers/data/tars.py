@@ -29,6 +29,8 @@ COMPRESSIONS = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2"}
 _BLOCK = 512
 _MAX_HEADER_BYTES = 64 * 1024  # of pax records and long names: paths have 4096 bytes at most
 _FILE_TYPES = frozenset(b"0\0" + b"7")
+_MOST_HEADERS = 16  # before one file; honest writers need three
+_SPARSE = "GNU.sparse"
 _SPECIAL = {
     "1": "a hard link",
     "2": "a symbolic link",
@@ -147,6 +149,7 @@ def _entries(file: BinaryIO, name: str, guard: Guard) -> Iterator[_Entry]:
     end = file.seek(0, 2)
     position = 0
     overrides: dict[str, str] = {}
+    in_a_row = 0
     while True:
         guard.check()
         file.seek(position)
@@ -164,6 +167,9 @@ def _entries(file: BinaryIO, name: str, guard: Guard) -> Iterator[_Entry]:
         following = data if kind in "12345" else data + -(-size // _BLOCK) * _BLOCK
         if size < 0 or (following > data and data + size > end):
             raise SourceError(f"{name!r} is cut off: its file at byte {position:,} goes on beyond the end")
+        in_a_row = in_a_row + 1 if kind in "xgLK" else 0
+        if in_a_row > _MOST_HEADERS:
+            raise SourceError(f"{name!r} has more than {_MOST_HEADERS} extended headers before one file")
         match kind:
             case "x" | "L":
                 overrides |= _long(file, kind, size, name)
@@ -171,7 +177,7 @@ def _entries(file: BinaryIO, name: str, guard: Guard) -> Iterator[_Entry]:
                 pass
             case _:
                 path = overrides.get("path") or _short_path(header)
-                sparse = any(key.startswith("GNU.sparse") for key in overrides)
+                sparse = _SPARSE in overrides
                 # Old writers mark folders only by their name.
                 is_folder = kind == "5" or (header[156] in _FILE_TYPES and path.endswith("/"))
                 yield _Entry(path, "5" if is_folder else _known(kind), data, 0 if kind in "12345" else size, sparse)
@@ -194,14 +200,19 @@ def _long(file: BinaryIO, kind: str, size: int, name: str) -> dict[str, str]:
     found: dict[str, str] = {}
     while raw.strip(b"\0"):
         length, _, _ = raw.partition(b" ")
-        if not length.isdigit() or not 0 < int(length) <= len(raw) or len(length) > 6:
+        if not length.isdigit() or len(length) > 6 or not 0 < int(length) <= len(raw):
             raise SourceError(f"{name!r} is a damaged tar file: rubbish in an extended header")
         key, _, value = raw[len(length) + 1 : int(length)].partition(b"=")
         found[_text(key)] = _text(value.removesuffix(b"\n"))
         raw = raw[int(length) :]
-    if not found.get("size", "0").isdigit() or len(found.get("size", "")) > 18:
+    size_of_file = found.get("size", "0")
+    # str.isdigit also likes digits that int does not, such as superscripts.
+    if not (size_of_file.isascii() and size_of_file.isdigit()) or len(size_of_file) > 18:
         raise SourceError(f"{name!r} is a damaged tar file: the size of a file is no number")
-    return {key: value for key, value in found.items() if key in ("path", "size") or key.startswith("GNU.sparse")}
+    kept: dict[str, str] = {key: found[key] for key in ("path", "size") if key in found}
+    if any(key.startswith("GNU.sparse") for key in found):
+        kept[_SPARSE] = ""  # one key, however many there are
+    return kept
 
 
 def _short_path(header: bytes) -> str:
