@@ -4,7 +4,7 @@ Prints a Markdown table. Both searches are jobs of the service with the same see
 candidates and scores have to be the same. A helper first loads the supernet and the teacher's side, so the random first
 generation, during which it starts, is left out of the rate and told apart.
 
-    python benchmarks/scoring_workers.py [--population 1500] [--generations 3]
+    python benchmarks/scoring_workers.py [--population 1500] [--generations 3] [--img-size 8]
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--population", type=int, default=1500, help="candidates of a generation (default 1500)")
     parser.add_argument("--generations", type=int, default=3, help="after the random first one (default 3)")
+    parser.add_argument("--img-size", type=int, default=8, help="in pixels: what a candidate takes (default 8)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vitailor-workers-") as folder:
         Path(folder).chmod(0o711)  # as root, the servers' account has to enter it
@@ -39,7 +40,10 @@ def main() -> None:
             calibrate=False,
         )
         with Embedded(settings, durable=False) as stack, Client(stack.url, stack.api_key) as client:
-            found = {workers: _run(client, workers, asked.population, asked.generations) for workers in (1, 2)}
+            found = {
+                workers: _run(client, workers, asked.population, asked.generations, asked.img_size)
+                for workers in (1, 2)
+            }
     print("| workers | first generation, s | the others, s | candidates/s | times |\n| --- | --- | --- | --- | --- |")
     rates = {}
     for workers, (times, _) in found.items():
@@ -51,11 +55,14 @@ def main() -> None:
     print(f"candidates and scores: {'the same' if same else 'NOT the same'}, {len(found[1][1]):,} of them")
 
 
-def _run(client: Client, workers: int, population: int, generations: int) -> tuple[list[float], list[Json]]:
+def _run(
+    client: Client, workers: int, population: int, generations: int, img_size: int
+) -> tuple[list[float], list[Json]]:
     """When the search began and each generation was told of, and all candidates with their scores."""
     body = {
         "method": "masktas",
         "dataset": "digits",
+        "space": {"preset": "micro", "img_size": img_size},
         "teacher": {"pretrain": {"epochs": 3}},
         "supernet": {"epochs": 3},
         "search": {
