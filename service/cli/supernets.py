@@ -53,6 +53,10 @@ def extract(
     ratio: Annotated[float | None, typer.Option("--ratio", help="Share of the whole network's width.")] = None,
     max_params_m: Annotated[float | None, typer.Option("--max-params-m", help="Limit in million parameters.")] = None,
     max_gmacs: Annotated[float | None, typer.Option("--max-gmacs", help="Limit in 10^9 multiply-accumulates.")] = None,
+    max_weight_mb: Annotated[float | None, typer.Option("--max-weight-mb", help="Limit in 10^6 bytes.")] = None,
+    max_peak_mem_mb: Annotated[
+        float | None, typer.Option("--max-peak-mem-mb", help="Limit on weights and live tensors, in 10^6 bytes.")
+    ] = None,
     max_latency_ms: Annotated[
         float | None, typer.Option("--max-latency-ms", help="Limit of one forward pass on the worker's processor.")
     ] = None,
@@ -68,6 +72,8 @@ def extract(
         ratio=ratio,
         max_params_m=max_params_m,
         max_gmacs=max_gmacs,
+        max_weight_mb=max_weight_mb,
+        max_peak_mem_mb=max_peak_mem_mb,
         max_latency_ms=max_latency_ms,
         batch_size=batch_size,
     )

@@ -218,7 +218,7 @@ class Client:
 
         Args:
             supernet_id: of the network.
-            asked: ``{"width": n}``, ``{"ratio": r}``, or limits ``max_params_m``, ``max_gmacs``, ``max_latency_ms``.
+            asked: ``{"width": n}``, ``{"ratio": r}``, or limits such as ``max_params_m`` or ``max_latency_ms``.
         """
         return Job.model_validate(self._transport.post(f"/supernets/{segment(supernet_id)}/extract", asked))
 

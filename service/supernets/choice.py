@@ -7,7 +7,7 @@ from typing import Any
 
 from models.slimmable import Slimmable
 from search.constraints import Constraint
-from search.metrics import Metric
+from search.metrics import FORMULA_METRICS
 from search.width_limits import WidthCosts
 from service.errors import ConstraintUnsatisfiable, ErrorItem, UnknownWidth
 from service.jobs.spec import ExtractRequest
@@ -15,11 +15,11 @@ from service.supernets.info import ServedWidth
 
 _SAME = 1e-6  # of a channel of a head: shares such as a third are no exact decimals
 
-_METRICS = {"max_params_m": Metric.PARAMS_M, "max_gmacs": Metric.GMACS}
+_METRICS = {f"max_{metric}": metric for metric in FORMULA_METRICS}
 
 
 def widths_in_question(asked: ExtractRequest, net: Slimmable, widths: Sequence[ServedWidth]) -> tuple[ServedWidth, ...]:
-    """The width that is named, or all that are offered within the limits on counts, the best first.
+    """The width that is named, or all that are offered within the limits that formulas decide, the best first.
 
     The best is the most accurate one, of equally accurate ones the cheapest; where nothing was measured, the widest.
 

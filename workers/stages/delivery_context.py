@@ -17,6 +17,7 @@ from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
 from workers.protocol import DATASET_INPUT, SEARCH_INPUT, Start
 from workers.stages.context import Context, Json
+from workers.stages.latency_limit import LatencyLimit
 from workers.training.files import describe_file
 
 
@@ -79,6 +80,8 @@ class DeliveryContext(DatasetContext, ABC):
         constraints: limits on the deployed network that formulas and the table decide; one on latency that is
             measured on the worker is not among them (``service.jobs.resolve.measured_limit``).
         table: of the device whose latency counts; None when none does.
+        limits: all of the spec's.
+        latency: limit that is measured on this machine; None when there is none.
         classes: names of what deployed networks tell apart; empty when they have no head.
     """
 
@@ -98,6 +101,8 @@ class DeliveryContext(DatasetContext, ABC):
         super().__init__(start, channel, dataset=dataset, size=size, channels=channels, precision=precision)
         self.constraints: tuple[Constraint, ...] = constraints_of(constraints)
         self.table: LatencyTable | None = latency_table(constraints, objectives)
+        self.limits = tuple(constraints)
+        self.latency: LatencyLimit | None = None
         self.classes = classes
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from models.architecture import Architecture
 from models.extract import build_timm, extract_state
 from workers.stages.context import Json
+from workers.stages.delivery_context import DeliveryContext
 from workers.stages.retrain import load_retrained
 from workers.stages.search_context import SearchContext
 from workers.stages.supernet import SUPERNET_FILE
@@ -74,15 +75,18 @@ def search_finalists(ctx: SearchContext) -> list[Finalist]:
     Without retrained ones it is the best-scored candidate, as a backbone without a head.
     """
     best = {entry["n"]: entry for entry in ctx.outputs["search"]["best"]}
-    exported = ctx.outputs.get("export", {}).get("latency", [])
-    slow = {entry["n"] for entry in exported if not entry["feasible"]}
-    retrained = sorted(
-        ctx.outputs["retrain"]["networks"],
-        key=lambda net: (net["n"] in slow, -net["val"], -net["score"], net["n"]),
-    )
+    networks = ctx.outputs["retrain"]["networks"]
+    retrained = in_time(ctx, sorted(networks, key=lambda net: (-net["val"], -net["score"], net["n"])))
     if not retrained:
         return [_finalist(ctx, ctx.outputs["search"]["best"][0], None)]
     return [_finalist(ctx, best[net["n"]], net["val"]) for net in retrained]
+
+
+def in_time(ctx: DeliveryContext, networks: Iterable[Json]) -> list[Json]:
+    """Networks in their order, but those last that are beyond a limit on latency when measured from their exports."""
+    exported = ctx.outputs.get("export", {}).get("latency", [])
+    slow = {entry["n"] for entry in exported if not entry["feasible"]}
+    return sorted(networks, key=lambda net: net["n"] in slow)
 
 
 def _finalist(ctx: SearchContext, entry: Json, val: float | None) -> Finalist:

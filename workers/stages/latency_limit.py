@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from models.architecture import Architecture
+from search.constraints import Constraint
+from search.metrics import Metric
 
 
 class LatencyMeter(Protocol):
@@ -29,6 +31,9 @@ class LatencyLimit:
     meter: LatencyMeter
     low: float | None = None
     high: float | None = None
+
+    def __str__(self) -> str:
+        return str(Constraint(Metric.LATENCY_MS, self.low, self.high))
 
     def violation(self, milliseconds: float) -> float:
         """How far a latency is beyond the limit, relative to it; 0 within."""

@@ -75,7 +75,7 @@ def width_stages(ctx: SlimmableContext) -> tuple[Stage[SlimmableContext], ...]:
         WidthTeacherStage(),
         SlimmableStage() if ctx.is_shared else SeparateStage(),
         WidthStage(),
-        ExportStage(width_finalists),
+        ExportStage(width_finalists, measure_exports),
         ReportStage(width_finalists),
     )
 
@@ -119,6 +119,7 @@ def _search(start: Start, channel: Channel) -> Result:
         _run_stages(ctx, search_stages(), planned_work)
         return search_result(ctx)
     of_widths = SlimmableContext(start, channel)
+    of_widths.latency = candidates_limit(of_widths)
     _run_stages(of_widths, width_stages(of_widths), width_estimate.planned_work)
     return width_result(of_widths)
 

@@ -9,7 +9,6 @@ from service.jobs.spec import SearchSpec
 from workers.channel import Channel
 from workers.protocol import Start
 from workers.stages.delivery_context import DeliveryContext
-from workers.stages.latency_limit import LatencyLimit
 
 
 class SearchContext(DeliveryContext):
@@ -19,13 +18,11 @@ class SearchContext(DeliveryContext):
         spec: without open fields (see ``service.jobs.resolve``).
         space: that the spec names.
         classes: empty when nothing is retrained.
-        latency: limit that is measured on this machine; None when there is none.
     """
 
     def __init__(self, start: Start, channel: Channel) -> None:
         self.spec = SearchSpec.model_validate(start.spec)
         self.space: Space = space_of(self.spec)
-        self.latency: LatencyLimit | None = None
         super().__init__(
             start,
             channel,

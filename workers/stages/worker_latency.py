@@ -20,6 +20,7 @@ from workers.latency.execution import Execution, NotExecutable
 from workers.latency.measure import Latency, Timing
 from workers.latency.meter import NetworkMeter
 from workers.stages.context import Json
+from workers.stages.delivery_context import DeliveryContext
 from workers.stages.latency_limit import LatencyLimit
 from workers.stages.search_context import SearchContext
 
@@ -33,13 +34,13 @@ _SPARE = 20
 _NEAREST_MISSES = 3
 
 
-def candidates_limit(ctx: SearchContext) -> LatencyLimit | None:
+def candidates_limit(ctx: DeliveryContext) -> LatencyLimit | None:
     """The limit that candidates are measured for while the search runs; None when the spec has none.
 
     Raises:
         LatencyUnmeasurable: this worker cannot execute networks so.
     """
-    asked = measured_limit(ctx.spec.constraints)
+    asked = measured_limit(ctx.limits)
     if asked is None:
         return None
     assert asked.percentile is not None, "filled by service.jobs.resolve"
@@ -72,14 +73,14 @@ class DeliveryClock:
         )
 
 
-def delivery_clock(ctx: SearchContext) -> DeliveryClock | None:
+def delivery_clock(ctx: DeliveryContext) -> DeliveryClock | None:
     """The clock of a search in which latency counts; None without, or when this machine is not the one that counts."""
-    limit = next((c for c in ctx.spec.constraints if c.metric is ConstraintMetric.LATENCY_MS), None)
+    limit = next((c for c in ctx.limits if c.metric is ConstraintMetric.LATENCY_MS), None)
     if ctx.table is not None:
         setting = ctx.table.setting
         execution = _same_device(ctx, setting)
         timing = Timing(percentile=setting.percentile, warmup_runs=setting.warmup_runs, runs=setting.runs)
-    elif (asked := measured_limit(ctx.spec.constraints)) is not None:
+    elif (asked := measured_limit(ctx.limits)) is not None:
         assert asked.percentile is not None, "filled by service.jobs.resolve"
         execution, timing = _worker_execution(ctx, asked), Timing(percentile=asked.percentile)
     else:
@@ -137,7 +138,7 @@ def deliverable(
     return found
 
 
-def measure_exports(ctx: SearchContext, folders: Sequence[tuple[int, Architecture, Path]]) -> list[Json]:
+def measure_exports(ctx: DeliveryContext, folders: Sequence[tuple[int, Architecture, Path]]) -> list[Json]:
     """What the exported networks take, measured from their files; nothing where latency does not count.
 
     Args:
@@ -169,7 +170,7 @@ def measure_exports(ctx: SearchContext, folders: Sequence[tuple[int, Architectur
     return found
 
 
-def _figures(ctx: SearchContext, arch: Architecture, taken_ms: float, clock: DeliveryClock) -> Json:
+def _figures(ctx: DeliveryContext, arch: Architecture, taken_ms: float, clock: DeliveryClock) -> Json:
     predicted = ctx.costs(arch).get(Metric.LATENCY_MS.value)  # none of a search whose candidates were measured
     return {"predicted": predicted, "measured": taken_ms, "device": clock.meter.execution.label}
 
@@ -195,7 +196,7 @@ def _none_within(clock: DeliveryClock, misses: Sequence[Json]) -> NoFeasibleCand
     )
 
 
-def _tell_unmeasured(ctx: SearchContext) -> None:
+def _tell_unmeasured(ctx: DeliveryContext) -> None:
     if ctx.table is not None:
         label = ctx.table.setting.device
         detail = (
@@ -204,7 +205,7 @@ def _tell_unmeasured(ctx: SearchContext) -> None:
         ctx.warn("latency_not_measured", detail)
 
 
-def _same_device(ctx: SearchContext, setting: LatencySetting) -> Execution | None:
+def _same_device(ctx: DeliveryContext, setting: LatencySetting) -> Execution | None:
     """The execution that the table was measured by, when it is there on this machine."""
     for device in (ctx.compute.device, torch.device("cpu")):
         try:
@@ -222,7 +223,7 @@ def _same_device(ctx: SearchContext, setting: LatencySetting) -> Execution | Non
     return None
 
 
-def _worker_execution(ctx: SearchContext, asked: ConstraintSpec) -> Execution:
+def _worker_execution(ctx: DeliveryContext, asked: ConstraintSpec) -> Execution:
     assert asked.runtime is not None, "filled by service.jobs.resolve"
     assert asked.batch_size is not None, "filled by service.jobs.resolve"
     return Execution(
@@ -234,5 +235,5 @@ def _worker_execution(ctx: SearchContext, asked: ConstraintSpec) -> Execution:
     )
 
 
-def _meter(ctx: SearchContext, execution: Execution, timing: Timing, hopeless_ns: float = math.inf) -> NetworkMeter:
+def _meter(ctx: DeliveryContext, execution: Execution, timing: Timing, hopeless_ns: float = math.inf) -> NetworkMeter:
     return NetworkMeter(execution=execution, timing=timing, seed=ctx.seed, scratch=ctx.run_dir, hopeless_ns=hopeless_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from search.latency import LatencyError, LatencySetting, LatencyTable, Runtime
 from search.space import Space
@@ -67,7 +67,7 @@ def resolve_latency(spec: _SpecT, known: Mapping[str, LatencyTable]) -> tuple[_S
         return spec, None
     pointer, part = found
     if part.device == WORKER:
-        return _with_part(spec, _filled(part, 1, 50, Runtime.TORCH)), None
+        return _with_part(spec, _measured(part)), None
     table = _read(part, pointer, known)
     setting = table.setting
     _check_setting(part, setting, pointer)
@@ -107,14 +107,24 @@ def check_table(spec: JobSpec, table: LatencyTable, space: Space, num_classes: i
     return []
 
 
-def refuse_latency(spec: JobSpec, why: str, allowed: Sequence[Any]) -> None:
-    """Refuse limits and objectives on latency where nothing can predict it.
+def measured_alone(spec: _SpecT, why: str) -> _SpecT:
+    """Fill a limit on latency where no table can predict it, so that it has to be measured on the worker.
 
     Raises:
-        ValidationFailed: latency is limited or an objective.
+        ValidationFailed: latency is an objective, or that of a table is limited.
     """
-    if (found := latency_pointer(spec)) is not None:
-        raise ValidationFailed.of([ErrorItem(f"{found[0]}/metric", "not_allowed", why, list(allowed))])
+    found = latency_pointer(spec)
+    if found is None:
+        return spec
+    pointer, part = found
+    only = f"{why}; limit latency_ms with device {WORKER!r}, which measures every width"
+    if isinstance(part, ObjectiveSpec):
+        raise ValidationFailed.of([ErrorItem(f"{pointer}/metric", "not_allowed", only)])
+    if part.device != WORKER:
+        field = "table" if part.table is not None else "device"
+        raise ValidationFailed.of([ErrorItem(f"{pointer}/{field}", "not_allowed", only, [WORKER])])
+    _check_one_device(spec)
+    return _with_part(spec, _measured(part))
 
 
 def _check_one_device(spec: JobSpec) -> None:
@@ -166,6 +176,11 @@ def _check_setting(part: LatencySpec, setting: LatencySetting, pointer: str) -> 
             items.append(ErrorItem(f"{pointer}/{name}", "not_in_table", detail, [measured]))
     if items:
         raise ValidationFailed.of(items)
+
+
+def _measured(part: _PartT) -> _PartT:
+    """What is measured on the worker: one image, the median, and PyTorch, unless something else is asked for."""
+    return _filled(part, 1, 50, Runtime.TORCH)
 
 
 def _filled(part: _PartT, batch_size: int, percentile: int, runtime: Runtime) -> _PartT:

@@ -13,7 +13,7 @@ from search.metrics import FORMULA_METRICS
 from search.width_limits import WidthCosts
 from service.datasets.info import DatasetInfo
 from service.errors import ErrorItem, ValidationFailed
-from service.jobs.resolve.latency import refuse_latency
+from service.jobs.resolve.latency import measured_alone
 from service.jobs.resolve.networks import (
     FixedNetwork,
     fixed_by_init,
@@ -84,6 +84,7 @@ def resolve_slimmable(
         ConstraintUnsatisfiable: limits that no width meets; carries the reachable ranges.
     """
     warnings: list[ErrorItem] = []
+    spec = measured_alone(spec, "no table prices heads of several widths")
     _check_labels(spec, dataset)
     _check_start(spec)
     train_images = train_images_of(spec.dataset, dataset)
@@ -104,7 +105,6 @@ def resolve_slimmable(
         warnings += _moved_smallest(net, trained, warm)
     served = net.head_dims if spec.method == "separate" else tuple(net.served)
     costs = WidthCosts(net, served)
-    refuse_latency(spec, "no table predicts widths; an extraction measures them (max_latency_ms)", FORMULA_METRICS)
     limits = constraints_of(spec.constraints)
     reachable = tuple(costs.reachable(metric) for metric in FORMULA_METRICS)
     warnings += refuse_limits(costs.check(limits), reachable)

@@ -16,6 +16,10 @@ _Limit = Annotated[float, Field(gt=0, le=MAX_LIMIT)]
 _SupernetId = Annotated[str, Field(min_length=1, max_length=100, description="Id of a supernet, `sn_...`.")]
 
 
+EXTRACT_LIMITS = ("max_params_m", "max_gmacs", "max_weight_mb", "max_peak_mem_mb", "max_latency_ms")
+"""Fields that limit what an extraction may choose."""
+
+
 class ExtractRequest(Spec):
     """Which width: the one with this `width` or `ratio`, or the best offered one within all limits given."""
 
@@ -23,6 +27,8 @@ class ExtractRequest(Spec):
     ratio: float | None = Field(None, gt=0, le=1, description="Share of the whole network's width.")
     max_params_m: _Limit | None = Field(None, description="In million parameters.")
     max_gmacs: _Limit | None = Field(None, description="In 10^9 multiply-accumulates of one image.")
+    max_weight_mb: _Limit | None = Field(None, description="Weights as 32-bit floats, in 10^6 bytes.")
+    max_peak_mem_mb: _Limit | None = Field(None, description="Weights and live tensors of one image, in 10^6 bytes.")
     max_latency_ms: _Limit | None = Field(
         None, description="Median time of one forward pass, measured on the worker with the exported network."
     )
@@ -32,7 +38,7 @@ class ExtractRequest(Spec):
     @property
     def limits(self) -> tuple[str, ...]:
         """Names of the limits that are given."""
-        return tuple(n for n in ("max_params_m", "max_gmacs", "max_latency_ms") if getattr(self, n) is not None)
+        return tuple(name for name in EXTRACT_LIMITS if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -41,9 +47,7 @@ class ExtractRequest(Spec):
         )
         if len(ways) != 1:
             found = " and ".join(ways) or "nothing"
-            raise ValueError(
-                f"exactly one of width, ratio, and limits (max_params_m, max_gmacs, max_latency_ms); found {found}"
-            )
+            raise ValueError(f"exactly one of width, ratio, and limits ({', '.join(EXTRACT_LIMITS)}); found {found}")
         return self
 
 

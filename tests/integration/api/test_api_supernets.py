@@ -93,6 +93,8 @@ def test_widths_are_shown_with_their_costs(api: TestClient, supernet: str) -> No
         ({"ratio": 1}, [32]),
         ({"max_params_m": 1}, [20, 32, 24, 16, 8]),  # as accurate as the whole network, and cheaper
         ({"max_params_m": 0.26}, [20, 24, 16, 8]),
+        ({"max_weight_mb": 1.04}, [20, 24, 16, 8]),  # four bytes a parameter
+        ({"max_peak_mem_mb": 1e3, "max_weight_mb": 1.04}, [20, 24, 16, 8]),
         ({"max_latency_ms": 3, "batch_size": 8}, [20, 32, 24, 16, 8]),
         ({"max_gmacs": 0.0045, "max_params_m": 1, "max_latency_ms": 3}, [20, 24, 16, 8]),
     ],

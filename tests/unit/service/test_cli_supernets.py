@@ -75,6 +75,11 @@ def test_a_width_is_shown_with_costs_and_whether_it_is_offered(run: Run, capsys:
             {"max_params_m": 0.2, "max_latency_ms": 3.0, "batch_size": 8},
         ),
         (
+            ["extract", "sn_1", "--max-weight-mb", "0.5", "--max-peak-mem-mb", "0.7"],
+            "/supernets/sn_1/extract",
+            {"max_weight_mb": 0.5, "max_peak_mem_mb": 0.7},
+        ),
+        (
             ["import", "a.pth", "--smallest", "0.25", "--step", "0.0625", "--dataset", "digits"],
             "/supernets/import",
             {"path": "a.pth", "smallest": 0.25, "step": 0.0625, "dataset": "digits"},

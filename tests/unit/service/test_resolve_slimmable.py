@@ -384,6 +384,37 @@ def test_limits_that_no_width_meets_are_refused_with_the_reachable_range(
     assert [reach["metric"] for reach in caught.value.extra["reachable"]] == list(FORMULA_METRICS)
 
 
+def test_a_limit_on_latency_is_measured_on_the_worker() -> None:
+    limits = [{"metric": "latency_ms", "max": 5, "device": "worker"}, {"metric": "params_m", "max": 0.2}]
+    found = resolve(constraints=limits)
+    assert found.within == tuple(range(8, 22))  # what only a clock can tell is not asked of a formula
+    filled = found.spec.constraints[0]
+    assert (filled.batch_size, filled.percentile, filled.runtime) == (1, 50, "torch")
+    assert resolve_slimmable(found.spec, DIGITS).spec == found.spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"constraints": [{"metric": "latency_ms", "max": 5, "device": "dev_1"}]}, "/constraints/0/device"),
+        ({"constraints": [{"metric": "latency_ms", "max": 5, "table": {}}]}, "/constraints/0/table"),
+        (
+            {"objectives": [{"metric": "score", "goal": "max"}, {"metric": "latency_ms", "goal": "min"}]},
+            "/objectives/1/metric",
+        ),
+        (
+            {
+                "constraints": [{"metric": "latency_ms", "max": 5, "device": "worker"}],
+                "objectives": [{"metric": "score", "goal": "max"}, {"metric": "latency_ms", "goal": "min"}],
+            },
+            "/objectives/1/metric",
+        ),
+    ],
+)
+def test_latency_by_a_table_is_refused_where_heads_have_several_widths(fields: dict[str, Any], pointer: str) -> None:
+    assert places(**fields) == [(pointer, "not_allowed")]
+
+
 def test_limits_without_effect_are_told() -> None:
     found = resolve(constraints=[{"metric": "params_m", "min": 0.001, "max": 100}])
     assert [(item.pointer, item.code) for item in found.warnings] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
@@ -16,7 +17,7 @@ from service.errors import NoFeasibleCandidate
 from workers.data.dataset import LabelledSet
 from workers.protocol import CandidateRow, candidate_messages
 from workers.stages.context import BudgetReached, Json
-from workers.stages.finalists import Finalist
+from workers.stages.finalists import Finalist, in_time
 from workers.stages.search import SearchStage
 from workers.stages.slimmable.context import SlimmableContext
 from workers.stages.slimmable.readout import features, linear_probe
@@ -45,16 +46,17 @@ class WidthStage:
             NoFeasibleCandidate: the limits leave no width that is good enough to be offered.
         """
         widths = judged_widths(ctx.net, self._accuracies(ctx), ctx.spec.widths.max_dip)
+        latencies = self._latencies(ctx, widths)
         if ctx.is_shared:
             announce_supernet(ctx, widths)
-        rows = [_row(ctx, n, width) for n, width in enumerate(widths)]
+        rows = [_row(ctx, n, width, latencies.get(width.head_dim)) for n, width in enumerate(widths)]
         front = _front(ctx, widths, rows)
         for message in candidate_messages(rows, front, [], anew=True):
             ctx.send(message)
         chosen = [(row, width) for row, width in zip(rows, widths, strict=True) if row.feasible and width.offered]
         if not chosen:
             # The network is trained and its widths are known: what other limits would leave can still be taken out.
-            ctx.checkpoint({"accuracies": {width.head_dim: width.accuracy for width in widths}})
+            ctx.checkpoint(_state({width.head_dim: width.accuracy for width in widths}, latencies))
             raise _no_feasible(ctx, rows)
         chosen.sort(key=lambda pair: (-_accuracy(pair[1]), pair[1].head_dim))
         scores = [_accuracy(width) for width in widths]
@@ -77,7 +79,7 @@ class WidthStage:
         measure = _Accuracies(ctx, width_weights(ctx))
 
         def save() -> None:
-            ctx.checkpoint({"accuracies": known})
+            ctx.checkpoint(_state(known, _known_latencies(ctx)))
 
         try:
             for head_dim in wanted:
@@ -90,6 +92,30 @@ class WidthStage:
                 raise
             ctx.warn("budget_reached", f"{len(known)} of {len(wanted)} widths were measured when time was up")
         return known
+
+    def _latencies(self, ctx: SlimmableContext, widths: Sequence[Width]) -> dict[int, float]:
+        """Milliseconds of the widths within the other limits, by width of a head; none unless latency is limited."""
+        known = _known_latencies(ctx)
+        if ctx.latency is None:
+            return known
+        accuracies = {width.head_dim: width.accuracy for width in widths}
+        archs = {head_dim: ctx.net.architecture(head_dim) for head_dim in accuracies if head_dim not in known}
+        for head_dim, arch in archs.items():
+            if violation(ctx.constraints, counts_of(arch)) > 0:
+                continue
+            known[head_dim] = ctx.latency.meter.measure(arch)
+            # No clock repeats: what is chosen by it must be in a checkpoint first, or a resumed job would differ.
+            ctx.checkpoint(_state(accuracies, known), binding=True)
+            ctx.poll_to_finish()
+        return known
+
+
+def _state(accuracies: Mapping[int, float | None], latencies: Mapping[int, float]) -> Json:
+    return {"accuracies": dict(accuracies), "latencies": dict(latencies)}
+
+
+def _known_latencies(ctx: SlimmableContext) -> dict[int, float]:
+    return {int(dim): value for dim, value in ctx.state.get("latencies", {}).items()}
 
 
 def _wanted(ctx: SlimmableContext) -> list[int]:
@@ -130,7 +156,7 @@ def probe_accuracy(train_NF: torch.Tensor, train: LabelledSet, test_MF: torch.Te
     return float((predicted == torch.from_numpy(test.labels)).double().mean())
 
 
-def _row(ctx: SlimmableContext, n: int, width: Width) -> CandidateRow:
+def _row(ctx: SlimmableContext, n: int, width: Width, latency_ms: float | None) -> CandidateRow:
     arch = ctx.net.architecture(width.head_dim)
     dip = {} if width.dip is None else {"dip": width.dip}
     return CandidateRow(
@@ -140,8 +166,8 @@ def _row(ctx: SlimmableContext, n: int, width: Width) -> CandidateRow:
         parents=[],
         score=width.accuracy,
         scores={"accuracy": width.accuracy, **dip},
-        costs=ctx.costs(arch),
-        feasible=violation(ctx.constraints, counts_of(arch)) == 0,
+        costs={**ctx.costs(arch), **({} if latency_ms is None else {"latency_ms": latency_ms})},
+        feasible=_excess(ctx, arch, latency_ms) == 0,
         architecture=arch.to_json(),
     )
 
@@ -160,11 +186,21 @@ def _accuracy(width: Width) -> float:
     return width.accuracy
 
 
-def _no_feasible(ctx: SlimmableContext, rows: list[CandidateRow]) -> NoFeasibleCandidate:
-    limits = ", ".join(map(str, ctx.constraints))
+def _excess(ctx: SlimmableContext, arch: Architecture, latency_ms: float | None) -> float:
+    """How far a width is beyond the limits, relative to them; 0 within. Latency is measured within all others."""
+    beyond = violation(ctx.constraints, counts_of(arch))
+    if ctx.latency is not None and latency_ms is not None:
+        beyond += ctx.latency.violation(latency_ms)
+    return beyond
 
-    def excess(row: CandidateRow) -> float:
-        return violation(ctx.constraints, counts_of(Architecture.from_json(row.architecture)))
+
+def _no_feasible(ctx: SlimmableContext, rows: list[CandidateRow]) -> NoFeasibleCandidate:
+    limits = ", ".join(map(str, [*ctx.constraints, *([] if ctx.latency is None else [ctx.latency])]))
+
+    def excess(row: CandidateRow) -> tuple[bool, float]:
+        latency_ms = row.costs.get("latency_ms")
+        unknown = ctx.latency is not None and latency_ms is None  # beyond another limit; how slow it is, nobody knows
+        return unknown, _excess(ctx, Architecture.from_json(row.architecture), latency_ms)
 
     near = sorted(rows, key=excess)
     return NoFeasibleCandidate(
@@ -175,10 +211,11 @@ def _no_feasible(ctx: SlimmableContext, rows: list[CandidateRow]) -> NoFeasibleC
 
 
 def width_finalists(ctx: SlimmableContext) -> list[Finalist]:
-    """The best offered widths within the limits, the winner first."""
+    """The best offered widths within the limits, the winner first; exports that turned out too slow come last."""
     weights = width_weights(ctx)
     known = {width["head_dim"]: width for width in ctx.outputs[SearchStage.name]["widths"]}
-    return [_finalist(ctx, weights, entry, known[entry["head_dim"]]) for entry in ctx.outputs[SearchStage.name]["best"]]
+    best = in_time(ctx, ctx.outputs[SearchStage.name]["best"])
+    return [_finalist(ctx, weights, entry, known[entry["head_dim"]]) for entry in best]
 
 
 def _finalist(ctx: SlimmableContext, weights: WidthWeights, entry: Json, known: Json) -> Finalist:
