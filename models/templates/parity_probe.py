@@ -38,8 +38,13 @@ def block_project() -> None:
 
 
 def main(folder: Path, exchange: Path) -> None:
-    """Load, run, count, report."""
+    """Probe without the project."""
     block_project()
+    probe(folder, exchange)
+
+
+def probe(folder: Path, exchange: Path) -> None:
+    """Load, run, count, report."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file

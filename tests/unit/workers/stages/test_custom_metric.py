@@ -12,6 +12,7 @@ from workers.protocol import Candidates
 from workers.stages.run import run_job
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_a_search_follows_the_metric_of_a_package_in_its_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_example(tmp_path / "site", monkeypatch)
     asked = merged(

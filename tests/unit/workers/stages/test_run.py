@@ -175,6 +175,7 @@ def test_progress_rises_within_each_stage_and_stages_follow_each_other(finished:
     assert any(report.eta_seconds is not None for report in reports)
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_interruption_after_the_export_ends_in_the_same_result(finished: Run, tmp_path: Path) -> None:
     start = search_start(TINY, tmp_path)
     channel = run_until(start, StopAt("report"))
@@ -216,6 +217,7 @@ def test_labels_change_nothing_before_retraining(label_free: Run, tmp_path: Path
     assert digests["supernet.safetensors"] == label_free.result.result["digests"]["supernet"]
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_training_from_scratch_ignores_the_supernet(tmp_path: Path) -> None:
     weights = []
     for lr in (1e-3, 2e-3):
@@ -229,6 +231,7 @@ def test_training_from_scratch_ignores_the_supernet(tmp_path: Path) -> None:
     assert weights[0]["supernet.safetensors"] != weights[1]["supernet.safetensors"]
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_exhausted_space_is_a_result(tmp_path: Path) -> None:
     space = {"overrides": {"embed_dim": [16], "depth": [1], "num_heads": [1, 2], "mlp_ratio": [1.0]}}
     body = merged(TINY, {"space": space, "search": {"algorithm": "nsga2"}})
@@ -247,7 +250,7 @@ def test_budget_that_ends_before_the_search_has_nothing_to_show(stage: str, tmp_
     assert channel.last_checkpoint.state["state"]["loop"]["step"] > 0
 
 
-@pytest.mark.usefixtures("every_progress")
+@pytest.mark.usefixtures("every_progress", "proofs_here")
 def test_budget_that_ends_in_the_search_gives_the_best_so_far(tmp_path: Path) -> None:
     body = merged(TINY, {"search": {"generations": 5}})
     cut = run(search_start(body, tmp_path), StopAt("search", 0.3, "budget"))
@@ -258,7 +261,7 @@ def test_budget_that_ends_in_the_search_gives_the_best_so_far(tmp_path: Path) ->
     assert cut.artifact("weights.safetensors", result["best"]["candidate_n"]).exists()
 
 
-@pytest.mark.usefixtures("every_progress")
+@pytest.mark.usefixtures("every_progress", "proofs_here")
 def test_budget_that_ends_in_retraining_keeps_what_is_done(tmp_path: Path) -> None:
     cut = run(search_start(TINY, tmp_path), StopAt("retrain", 0.6, "budget"))
     assert len(cut.result.accuracies) == 1
@@ -266,6 +269,7 @@ def test_budget_that_ends_in_retraining_keeps_what_is_done(tmp_path: Path) -> No
     assert cut.result.result["stop_reason"] == "budget"
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_budget_that_ends_in_the_export_costs_nothing_but_the_judgement(finished: Run, tmp_path: Path) -> None:
     cut = run(search_start(TINY, tmp_path), StopAt("export", reason="budget"))
     assert cut.result.result["stop_reason"] == "budget"
@@ -296,6 +300,7 @@ def colour_dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[DatasetInf
     return info, folder / "x.parquet"
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_imported_colour_images_with_a_batch_that_is_too_large(
     colour_dataset: tuple[DatasetInfo, Path], tmp_path: Path
 ) -> None:
@@ -323,6 +328,7 @@ def test_costs_are_those_of_the_deployed_network(finished: Run) -> None:
     assert row.costs == costs_of(arch)
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_listed_networks_are_scored_and_retrained_and_nothing_else_is(tmp_path: Path) -> None:
     listed = [
         {"embed_dim": 16, "depth": 1, "num_heads": [2], "mlp_ratio": [1.0]},

@@ -165,6 +165,7 @@ def registered(tmp_path: Path) -> tuple[TeacherInfo, Path]:
     return teacher, run_dir / "teacher.safetensors"
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_search_learns_from_a_registered_teacher_of_another_size(tmp_path: Path) -> None:
     teacher, weights = registered(tmp_path)
     body = merged(TINY, {"teacher": {"pretrain": None, "id": teacher.reference}, "retrain": {"mode": "none"}})

@@ -54,6 +54,7 @@ def test_promising_networks_end_the_first_generation_whatever_interrupts_their_c
     assert first[3] == [1, 1.0, 1, 16]  # the named one goes before those that were chosen
 
 
+@pytest.mark.usefixtures("proofs_here")
 def test_the_report_tells_how_well_the_measure_ranks(tmp_path: Path) -> None:
     channel = RecordingChannel()
     asked = body(warm_start_zero_cost={"measure": "dss", "candidates": 8})
