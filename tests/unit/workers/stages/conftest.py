@@ -15,7 +15,7 @@ def every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proofs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prove exports in this process, for tests of something else: a process of its own takes seconds to import torch."""
+    """Prove exports in this process, for tests of something else: a process of its own takes seconds to start."""
 
     def probe(folder: Path, exchange: Path, timeout_s: float) -> None:
         parity_probe.probe(folder, exchange)
