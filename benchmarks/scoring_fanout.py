@@ -30,8 +30,6 @@ WORKERS = (1, 2, 10, 50, 100, 300, 1000)
 POPULATIONS = (50, 1000)
 GENERATIONS = 4
 BATCHES = 8
-PER_WORKER = 3
-"""Shards for each worker: more even out speeds, fewer share more and claim less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def main() -> None:
         whole = sum(count_steps(build_trie(paths)) for paths in generations) * BATCHES
         alone = costs.start_s + whole * costs.step_s
         for workers in WORKERS:
-            plans = [plan_shards(paths, BATCHES, PER_WORKER * workers if workers > 1 else 1) for paths in generations]
+            plans = [plan_shards(paths, BATCHES, workers) for paths in generations]
             seconds = simulate(plans, workers, costs)
             work = sum(shard.steps for plan in plans for shard in plan) / whole
             gain = alone / seconds

@@ -119,8 +119,7 @@ def take(
     Args:
         session: of the supervisor.
         search: the caller.
-        hand: which of its processes. Number 0 takes from the end, where the short ones are, and also what somebody has
-            held for longer than ``patience_s``.
+        hand: which of its processes. Number 0 takes also what somebody has held for longer than ``patience_s``.
         have: numbers that need no result any more.
         patience_s: see there.
         most_results: that fit into an answer.
@@ -135,7 +134,7 @@ def take(
     me = Holder(search.job_id, search.fence, hand)
     late = [Shard.taken_at < func.now() - timedelta(seconds=patience_s)] if hand == 0 else []
     free = or_(Shard.holder_id.is_(None), ~_is_at_work())
-    order = (_held_by(me).desc().nulls_last(), free.desc(), Shard.n if hand else Shard.n.desc())
+    order = (_held_by(me).desc().nulls_last(), free.desc(), Shard.n)
     return Turn(_take(session, (*of_search, or_(free, _held_by(me), *late)), order, me), results)
 
 

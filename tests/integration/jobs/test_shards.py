@@ -24,7 +24,7 @@ from tests.unit.workers.stages.test_shards import SUMS, population
 from workers.channel import Channel
 from workers.mediation import ShardMediator
 from workers.protocol import TrainerMessage
-from workers.stages.shards.boards import SharedBoard
+from workers.stages.shards.boards import Idle, SharedBoard
 from workers.stages.shards.crew import Crew
 from workers.stages.shards.helper import HelperBoard
 from workers.stages.shards.measuring import ShardMeter
@@ -88,12 +88,12 @@ def test_helpers_are_children_that_wait_behind_every_other_job(sessions: Session
     assert [claim(sessions).job_id for _ in range(3)] == [last, first.id, second.id]
 
 
-def test_search_and_helper_take_from_both_ends_and_never_the_same(scene: Scene) -> None:
+def test_search_and_helper_take_the_longest_first_and_never_the_same(scene: Scene) -> None:
     helper = claim(scene.sessions)
     scene.offer(0, 1, 2)
-    assert scene.take() == Turn("task 2")
     assert scene.help(helper) == Grant("task 0")
-    assert scene.take(2) == Turn("task 1")
+    assert scene.take() == Turn("task 1")
+    assert scene.take(1) == Turn("task 2")
     assert scene.take(1, 2) == Turn()
     assert scene.help(helper, (0, "found 0")) == Grant()
     assert scene.take(1, 2) == Turn(results={0: "found 0"})
@@ -103,8 +103,8 @@ def test_who_asks_again_gets_the_shard_that_it_holds(scene: Scene) -> None:
     helper = claim(scene.sessions)
     scene.offer(0, 1, 2, 3)
     assert scene.help(helper) == scene.help(helper) == Grant("task 0")
-    assert scene.take() == scene.take() == Turn("task 3")
-    assert scene.take(hand=1) == scene.take(hand=1) == Turn("task 1")
+    assert scene.take() == scene.take() == Turn("task 1")
+    assert scene.take(hand=1) == scene.take(hand=1) == Turn("task 2")
 
 
 def test_the_first_result_of_a_shard_stays(scene: Scene) -> None:
@@ -238,7 +238,7 @@ def test_a_population_has_the_same_measures_with_a_helper(scene: Scene, over: th
     measured: list[int] = []
 
     def lend_a_hand() -> None:
-        tasks, meter = HelperBoard(Wire(scene.sessions, helper), idle_s=0.01), ShardMeter(other, SPACE)
+        tasks, meter = HelperBoard(Wire(scene.sessions, helper), Idle(1)), ShardMeter(other, SPACE)
         done = None
         while not over.is_set() and tasks.over is None:
             order = tasks.take(0, done)
@@ -260,7 +260,7 @@ def test_a_population_has_the_same_measures_with_a_helper(scene: Scene, over: th
 
     thread = threading.Thread(target=lend_a_hand, daemon=True)
     thread.start()
-    crew = Crew(one, ShardMeter(one, SPACE), SharedBoard(Wire(scene.sessions, scene.claim), idle_s=0.01), hands=2)
+    crew = Crew(one, ShardMeter(one, SPACE), SharedBoard(Wire(scene.sessions, scene.claim), Idle(1)), hands=2)
     found = crew.measure(archs, [SUMS] * len(archs), poll)
     assert found == scorer().score_all(archs, [SUMS] * len(archs))
     assert bool(measured) != dies

@@ -16,6 +16,36 @@ from workers.shard_messages import MOST_SHARDS, OpenShards, ShardNews, ShardOrde
 
 _IDLE_S = 0.1
 
+_ASKS_A_SECOND = 100
+"""Of all hands of a search together, while nothing is to be had: each question is a transaction."""
+
+_LONGEST_IDLE_S = 0.5
+"""Between questions of a hand that has long found nothing, because the search does something else."""
+
+_LONGER = 1.3
+"""By this each wait is longer than the one before."""
+
+
+class Idle:
+    """Waits between questions of a hand that finds nothing: short at first, since most shards are free again soon.
+
+    Args:
+        workers: that may ask at the same time.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._least_s = workers / _ASKS_A_SECOND
+        self._next_s = self._least_s
+
+    def wait(self) -> None:
+        """Wait, each time longer."""
+        time.sleep(self._next_s)
+        self._next_s = min(self._next_s * _LONGER, max(_LONGEST_IDLE_S, self._least_s))
+
+    def found(self) -> None:
+        """There was something."""
+        self._next_s = self._least_s
+
 
 class Tasks(Protocol):
     """Where a hand finds shards."""
@@ -54,8 +84,8 @@ class Board(Tasks, Protocol):
 class OwnBoard:
     """Shards for the hands of this trainer alone.
 
-    The trainer's own hand takes the shortest shards and the others the longest. When none is free, it takes one that
-    somebody has held for longer than twice what its own longest took: that hand may be dead.
+    The longest are taken first. When none is free, the trainer's own hand takes one that somebody has held for longer
+    than twice what its own longest took: that hand may be dead.
     """
 
     def __init__(self) -> None:
@@ -111,7 +141,7 @@ class OwnBoard:
         missing = [n for n in self._open if n not in self._results]
         free = [n for n in missing if n not in self._held]
         if free:
-            return max(free) if hand == 0 else min(free)
+            return min(free)
         limit = time.monotonic() - self._patience.seconds
         late = [n for n in missing if hand == 0 and self._held[n][1] < limit]
         return late[0] if late else None
@@ -122,12 +152,12 @@ class SharedBoard:
 
     Args:
         channel: to the supervisor.
-        idle_s: seconds between questions while nothing is to be had.
+        idle: between questions while nothing is to be had.
     """
 
-    def __init__(self, channel: Channel, idle_s: float) -> None:
+    def __init__(self, channel: Channel, idle: Idle) -> None:
         self._channel = channel
-        self._idle_s = idle_s
+        self._idle = idle
         self._asking = threading.Lock()
         self._open: frozenset[int] = frozenset()
         self._results: dict[int, ShardResult] = {}
@@ -161,13 +191,15 @@ class SharedBoard:
             assert isinstance(news, ShardNews), "what a supervisor answers this question with"
             for result in news.results:
                 self._results.setdefault(result.n, result)
-            if news.order is not None and hand == 0:
-                self._patience.taken()
+            if news.order is not None:
+                self._idle.found()
+                if hand == 0:
+                    self._patience.taken()
             return news.order
 
     def wait(self) -> None:
         """See :class:`Board`."""
-        time.sleep(self._idle_s)
+        self._idle.wait()
 
     @property
     def results(self) -> dict[int, ShardResult]:

@@ -11,7 +11,7 @@ from search.measures import Measure
 from workers.shard_messages import SeekHelpers
 from workers.stages.scoring import Measures, MeasureScorer
 from workers.stages.search_context import SearchContext
-from workers.stages.shards.boards import Board, OwnBoard, SharedBoard
+from workers.stages.shards.boards import Board, Idle, OwnBoard, SharedBoard
 from workers.stages.shards.machine import machine_of
 from workers.stages.shards.measuring import ShardMeter, divide
 from workers.stages.shards.processes import ShardProcess, files_of
@@ -83,18 +83,13 @@ def crew_of(ctx: SearchContext, scorer: MeasureScorer) -> Iterator[Crew | None]:
     if asked.workers == processes == 1:
         yield None
         return
-    board: Board = OwnBoard() if asked.workers == 1 else SharedBoard(ctx.channel, idle_s(asked.workers))
+    board: Board = OwnBoard() if asked.workers == 1 else SharedBoard(ctx.channel, Idle(asked.workers))
     with ExitStack() as stack:
         for hand in range(1, processes):
             stack.enter_context(ShardProcess(ctx, board, hand))
         if asked.workers > 1:
             ctx.send(SeekHelpers(count=asked.workers - 1, machine=machine_of(ctx), files=files_of(ctx)))
         yield Crew(scorer, ShardMeter(scorer, ctx.space), board, asked.workers * processes)
-
-
-def idle_s(workers: int) -> float:
-    """Seconds between questions of a hand that finds nothing: all together ask at most a hundred times a second."""
-    return max(0.1, workers / 100)
 
 
 def processes_of(ctx: SearchContext) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 
 from workers.channel import Channel, StopRequested
@@ -10,7 +9,8 @@ from workers.protocol import Result, Start
 from workers.shard_messages import HelpWithShard, ShardGrant, ShardOrder, ShardResult
 from workers.stages.scorers import scorer_of
 from workers.stages.search_context import SearchContext
-from workers.stages.shards.crew import idle_s, processes_of
+from workers.stages.shards.boards import Idle
+from workers.stages.shards.crew import processes_of
 from workers.stages.shards.machine import machine_of
 from workers.stages.shards.measuring import ShardMeter
 from workers.stages.shards.processes import ShardProcess
@@ -21,18 +21,20 @@ class HelperBoard:
 
     Args:
         channel: to it.
-        idle_s: seconds between questions while nothing is to be had.
+        idle: between questions while nothing is to be had.
 
     Attributes:
         over: why there is nothing to be had any more; None while there may be.
         measured: shards so far.
+        candidates: in these; those whose batches were divided count in each of their shards.
     """
 
-    def __init__(self, channel: Channel, idle_s: float) -> None:
+    def __init__(self, channel: Channel, idle: Idle) -> None:
         self._channel = channel
-        self._idle_s = idle_s
+        self._idle = idle
         self.over: str | None = None
         self.measured = 0
+        self.candidates = 0
 
     def take(self, hand: int, done: ShardResult | None) -> ShardOrder | None:
         """Hand in a result, if any, and get a shard."""
@@ -40,13 +42,17 @@ class HelperBoard:
             return None
         grant = self._channel.ask(HelpWithShard(hand=hand, done=done))
         assert isinstance(grant, ShardGrant), "what a supervisor answers this question with"
-        self.measured += done is not None
+        if done is not None:
+            self.measured += 1
+            self.candidates += len(done.measures or done.sums or ())
         self.over = grant.over
+        if grant.order is not None:
+            self._idle.found()
         return grant.order
 
     def wait(self) -> None:
         """Wait a moment for something to be had."""
-        time.sleep(self._idle_s)
+        self._idle.wait()
 
 
 def scoring_job(start: Start, channel: Channel) -> Result:
@@ -64,10 +70,10 @@ def scoring_job(start: Start, channel: Channel) -> Result:
     if unlike:
         detail = f"This worker is unlike that of the search in {', '.join(unlike)}, so that its numbers would differ."
         ctx.warn("machine_differs", detail)
-        return _result(0, unlike)
+        return _result(HelperBoard(channel, Idle(1)), unlike)
     meter = ShardMeter(scorer_of(ctx), ctx.space)
     asked = ctx.spec.search.evaluation
-    board = HelperBoard(channel, idle_s(asked.workers))
+    board = HelperBoard(channel, Idle(asked.workers))
     with ExitStack() as stack:
         for hand in range(1, processes_of(ctx)):
             stack.enter_context(ShardProcess(ctx, board, hand))
@@ -80,8 +86,9 @@ def scoring_job(start: Start, channel: Channel) -> Result:
                 board.wait()
     if board.over == "slot":
         raise StopRequested("drain")
-    return _result(board.measured, [])
+    return _result(board, [])
 
 
-def _result(measured: int, unlike: list[str]) -> Result:
-    return Result(result={"shards": measured, "unlike": unlike}, artifacts=[])
+def _result(board: HelperBoard, unlike: list[str]) -> Result:
+    found = {"shards": board.measured, "candidates": board.candidates, "unlike": unlike}
+    return Result(result=found, artifacts=[])

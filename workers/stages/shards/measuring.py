@@ -13,9 +13,6 @@ from search.space import Space
 from workers.shard_messages import MOST_MEMBERS, ShardOrder, ShardResult
 from workers.stages.scoring import BatchSums, Measures, MeasureScorer
 
-SHARDS_EACH = 4
-"""Shards for each hand: more even out speeds, fewer share more beginnings and claim less."""
-
 _MOST_DIVIDED = 20_000
 """Batches of a candidate that may be measured apart: the sums of each one are sent."""
 
@@ -40,9 +37,7 @@ def divide(
     # The effective rank is no sum over batches; whoever measures it must see all of them.
     divisible = batches <= _MOST_DIVIDED and not any(Measure.EFFECTIVE_RANK in names for names in wanted)
     ranges = batches if divisible else 1
-    shards = plan_shards(
-        [path_of(arch) for arch in archs], ranges, max(hands * SHARDS_EACH, math.ceil(len(archs) / MOST_MEMBERS))
-    )
+    shards = plan_shards([path_of(arch) for arch in archs], ranges, hands, MOST_MEMBERS)
     orders: list[tuple[ShardOrder, tuple[int, ...]]] = []
     for n, shard in enumerate(sorted(shards, key=lambda shard: -shard.steps), first):
         order = ShardOrder(
