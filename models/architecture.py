@@ -186,7 +186,7 @@ class Architecture:
 
     def with_classes(self, num_classes: int) -> Architecture:
         """The same network with another head."""
-        return replace(self, num_classes=num_classes)
+        return self if num_classes == self.num_classes else replace(self, num_classes=num_classes)
 
     def to_json(self) -> dict[str, Any]:
         """The gene part of the architecture JSON; :meth:`from_json` reads it back to an equal record."""

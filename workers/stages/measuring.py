@@ -112,13 +112,13 @@ class Measuring:
         return self._fitness.score(self._ctx.space.decode(genotype), self.of(genotype))
 
     def costs(self, genotype: Genotype) -> dict[str, float]:
-        """Costs of a network without its head, the measured latency among them if there is one."""
-        return {**self._ctx.costs(self._ctx.space.decode(genotype)), **self.latency(genotype)}
+        """Costs of a network as it is deployed, the measured latency among them if there is one."""
+        return self.costs_of(genotype, self._ctx.space.decode(genotype, len(self._ctx.classes)))
 
-    def latency(self, genotype: Genotype) -> dict[str, float]:
-        """The measured latency under the name of its cost; empty when none was measured."""
+    def costs_of(self, genotype: Genotype, arch: Architecture) -> dict[str, float]:
+        """:meth:`costs` where the genotype is decoded already."""
         found = self._latencies.get(genotype)
-        return {} if found is None else {"latency_ms": found}
+        return {**self._ctx.costs(arch), **({} if found is None else {"latency_ms": found})}
 
     def nearest_to_limit(self, count: int) -> list[Genotype]:
         """The measured networks that are the least beyond the limit on latency."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -101,7 +101,7 @@ class _Run:
     def outputs(self) -> Json:
         """The stage's outputs."""
         ctx, candidates = self._ctx, self._main.candidates
-        self._move_front()
+        self._move_front({})
         scores = [c.score for c in candidates if c.score is not None]
         best = deliverable(ctx, self._main.best, ctx.spec.retrain.top_k, self._measuring.finalists, self._keep_finalist)
         judged = [c for c in candidates if c.proposal.n < self._judge_below and c.score is not None]
@@ -188,7 +188,7 @@ class _Run:
                 self._ctx.send(message)
         rows = [self._row(candidate) for candidate in candidates[self._told :]]
         self._told = len(candidates)
-        move, anew = self._move_front(), not self._front_told
+        move, anew = self._move_front({row.n: row.costs for row in rows}), not self._front_told
         joined, left = (self._front.members, ()) if anew else (move.joined, move.left)
         for message in candidate_messages(rows, joined, left, anew=anew):
             self._ctx.send(message)
@@ -204,7 +204,7 @@ class _Run:
             parents=list(proposal.parents),
             score=candidate.score,
             scores=self._scores(candidate),
-            costs={**self._ctx.costs(arch), **self._measuring.latency(proposal.genotype)},
+            costs=self._measuring.costs_of(proposal.genotype, arch),
             # The search proposes nothing beyond the limits that it can compute.
             feasible=self._measuring.is_feasible(proposal.genotype),
             architecture=arch.to_json(),
@@ -228,16 +228,20 @@ class _Run:
             return measures  # what it lost the race with
         return {**measures, self._ctx.spec.search.metric: candidate.score}
 
-    def _move_front(self) -> FrontMove:
-        """Let the front of the job's objectives take the candidates that it has not seen."""
+    def _move_front(self, costs: Mapping[int, Mapping[str, float]]) -> FrontMove:
+        """Let the front of the job's objectives take the candidates that it has not seen.
+
+        Args:
+            costs: those that are known already, by ``n`` of the candidate.
+        """
         first, candidates = self._on_front_until, self._main.candidates
-        points = [self._objectives(candidate) for candidate in candidates[first:]]
+        points = [self._objectives(c, costs.get(c.proposal.n)) for c in candidates[first:]]
         self._on_front_until = len(candidates)
         feasible = [self._measuring.is_feasible(candidate.proposal.genotype) for candidate in candidates[first:]]
         return self._front.add(first, points, feasible)
 
-    def _objectives(self, candidate: Candidate) -> list[float]:
-        costs = self._measuring.costs(candidate.proposal.genotype)
+    def _objectives(self, candidate: Candidate, costs: Mapping[str, float] | None) -> list[float]:
+        costs = costs or self._measuring.costs(candidate.proposal.genotype)
         figures = {"score": math.nan if candidate.score is None else candidate.score, **costs}
         return [figures[objective.metric.value] for objective in self._ctx.spec.objectives]
 
