@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from models.export_record import ExportedFile, ExportError, ExportRecord, architecture_document
@@ -146,9 +146,8 @@ def verify_export(
     with tempfile.TemporaryDirectory(prefix="parity-", dir=folder.parent) as exchange_name:
         exchange = Path(exchange_name)
         save_file({"images": images.detach().cpu().float().contiguous()}, exchange / "images.safetensors")
-        _run_probe(folder, exchange, timeout_s)
-        logits = load_file(exchange / "logits.safetensors")["logits"]
-        report = json.loads((exchange / "report.json").read_text(encoding="utf-8"))
+        report = json.loads(_run_probe(folder, exchange, timeout_s))
+    logits = torch.tensor(report["logits"], dtype=torch.float32)
     if report["training"]:
         raise ExportLoadError(f"{folder} loads a network in training mode")
     expected = expected_logits.detach().cpu().float()
@@ -167,7 +166,7 @@ def verify_export(
     return parity
 
 
-def _run_probe(folder: Path, exchange: Path, timeout_s: float) -> None:
+def _run_probe(folder: Path, exchange: Path, timeout_s: float) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-I", parity_probe.__file__, str(folder), str(exchange)],
@@ -183,6 +182,7 @@ def _run_probe(folder: Path, exchange: Path, timeout_s: float) -> None:
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-_STDERR_LINES:])
         raise ExportLoadError(f"{folder} does not load on its own (exit {done.returncode}): {said}")
+    return done.stdout
 
 
 def _describe(path: Path) -> ExportedFile:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, select
@@ -17,6 +20,7 @@ from service.store import open_store
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.faults.stack import Stack
 from tests.stage_runs import TINY, merged, search_start
+from tests.waiting import wait_until
 from workers.child import Child, TrainerCommand
 from workers.protocol import CheckpointMessage, ErrorMessage, ExitCode, Result
 
@@ -42,6 +46,16 @@ def stack(request: pytest.FixtureRequest, settings: Settings, engine: Engine, di
         yield stack
 
 
+def artifacts(stack: Stack) -> list[str]:
+    with stack.sessions() as session:
+        return list(session.scalars(select(Artifact.name)))
+
+
+def saved_step(stack: Stack, job_id: UUID) -> int | None:
+    steps = [checkpoint.state["step"] for checkpoint in stack.checkpoints(job_id)]
+    return max(steps, default=None)
+
+
 def listed_digests(stack: Stack) -> set[str]:
     with stack.sessions() as session:
         digests = set(session.scalars(select(Artifact.sha256)))
@@ -50,14 +64,16 @@ def listed_digests(stack: Stack) -> set[str]:
     return digests
 
 
+@pytest.mark.parametrize(("hold_at", "resumes_at"), [(6, 4), (9, 8)], ids=["checkpoint", "result"])
 def test_a_full_disk_stops_the_job_which_goes_on_once_there_is_room(
-    stack: Stack, disk: SmallDisk, tmp_path: Path
+    stack: Stack, disk: SmallDisk, tmp_path: Path, hold_at: int, resumes_at: int
 ) -> None:
+    """Checkpoints are written at steps 4 and 8, and what the job leaves after the last one, step 9."""
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     stack.start_relay()
     stack.start_worker()
-    job_id = stack.enqueue(trace=str(trace), gate=str(gate), hold_at=6)
-    stack.wait_for_checkpoint(job_id)
+    job_id = stack.enqueue(trace=str(trace), gate=str(gate), hold_at=hold_at)
+    wait_until(lambda: saved_step(stack, job_id) == resumes_at, f"step {resumes_at} is saved", limit_s=40)
     disk.fill()
     gate.touch()
     job = stack.wait_for_state(job_id, JobState.FAILED)
@@ -65,11 +81,15 @@ def test_a_full_disk_stops_the_job_which_goes_on_once_there_is_room(
     assert (job.error["code"], job.error["retryable"]) == ("storage_full", True)
     store = open_store(stack.settings.store_location)
     assert all(store.exists(digest) for digest in listed_digests(stack))
+    assert not artifacts(stack)
     disk.free()
     stack.act(transitions.retry, job_id)
     stack.wait_for_state(job_id, JobState.SUCCEEDED)
     assert [attempt.outcome for attempt in stack.attempts(job_id)] == [AttemptOutcome.FAILED, AttemptOutcome.SUCCEEDED]
-    assert [int(line.split()[1]) for line in trace.read_text().splitlines() if line.startswith("2 ")] == [*range(4, 10)]
+    assert [int(line.split()[1]) for line in trace.read_text().splitlines() if line.startswith("2 ")] == [
+        *range(resumes_at, 10)
+    ]
+    assert artifacts(stack) == ["weights.bin"]
     for digest in listed_digests(stack):
         store.fetch(digest, tmp_path / "fetched")  # checks it
     left = [path for path in stack.settings.data_dir.rglob("*") if "partial" in path.name and path.is_file()]
@@ -94,3 +114,33 @@ def test_the_stages_say_so_wherever_the_disk_fills_up(tmp_path: Path, room_kb: i
                 if isinstance(message, ErrorMessage):
                     assert message.error["code"] == "storage_full", (stages[-1:], message.error)
             assert child.wait() == ExitCode.ERROR
+
+
+@pytest.mark.parametrize("when", ["data", "teacher", "supernet", "search", "retrain", "export", "proof"])
+def test_a_disk_that_fills_up_in_a_stage_is_what_the_stage_ends_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    stage = "export" if when == "proof" else when
+    with small_disk(tmp_path / "small", size_kb=65_536) as disk:
+        monkeypatch.setenv("FILL_DISK", str(disk.path))
+        monkeypatch.setenv("FILL_WHEN", when)
+        command = TrainerCommand((sys.executable, "-m", "tests.faults.filling_trainer"))
+        with contextlib.closing(Child(command, 1, tmp_path / "log")) as child:
+            start = search_start(TINY, disk.path, checkpoint_s=0)
+            child.send(start)
+            stages, errors = [], []
+            while not child.drained:
+                match child.receive(60):
+                    case CheckpointMessage() as message:
+                        stages.append(message.stage)
+                        for ref in message.files:  # whole, whatever comes after
+                            content = (Path(start.run_dir) / ref.path).read_bytes()
+                            assert sha256(content).hexdigest() == ref.sha256
+                    case ErrorMessage() as message:
+                        errors.append(message.error["code"])
+                    case Result():
+                        raise AssertionError("a result without room")
+            assert child.wait() == ExitCode.ERROR
+    assert errors == ["storage_full"]
+    order = ["data", "teacher", "supernet", "search", "retrain", "export"]
+    assert list(dict.fromkeys(stages)) in (order[: order.index(stage)], order[: order.index(stage) + 1])

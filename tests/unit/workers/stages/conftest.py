@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def proofs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prove exports in this process, for tests of something else: a process of its own takes seconds to start."""
 
-    def probe(folder: Path, exchange: Path, timeout_s: float) -> None:
-        parity_probe.probe(folder, exchange)
+    def probe(folder: Path, exchange: Path, timeout_s: float) -> str:
+        return json.dumps(parity_probe.probe(folder, exchange))
 
     monkeypatch.setattr("models.export._run_probe", probe)
