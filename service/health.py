@@ -71,11 +71,18 @@ async def get_readiness(parts: ServicesDep) -> Readiness:
 
 @router.get("/readyz/workers", responses=problems(public=True))
 async def get_worker_readiness(parts: ServicesDep) -> WorkerReadiness:
-    """At least one worker is alive and takes jobs."""
+    """At least one worker is alive and takes jobs: it has lately heard a message, or all its slots are taken."""
     async with parts.sessions() as session:
-        consuming = await WorkerRepository(session, parts.settings.lease_s).count_consuming()
+        workers = WorkerRepository(session, parts.settings.lease_s)
+        consuming, deaf = await workers.count_consuming(), await workers.count_deaf()
     if not consuming:
-        raise Unavailable("No worker takes jobs; start one, or wait for it.", headers=_RETRY_AFTER)
+        detail = "No worker takes jobs; start one, or wait for it."
+        if deaf:
+            detail = (
+                f"No worker takes jobs: {deaf} live, but no message reaches them; look at the broker and at the "
+                "connections to it. Workers that were just started need a moment."
+            )
+        raise Unavailable(detail, extra={"consuming": 0, "deaf": deaf}, headers=_RETRY_AFTER)
     return WorkerReadiness(consuming=consuming)
 
 

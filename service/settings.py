@@ -64,6 +64,9 @@ class Settings(BaseSettings):
         1.0, gt=0, description="How often queued jobs are announced and lost leases taken back."
     )
     republish_s: float = Field(15.0, gt=0, description="An announced job that nobody took is announced again.")
+    deaf_after_s: float = Field(
+        30.0, gt=0, description="An idle worker that no message has reached for so long is reported as deaf."
+    )
     retry_backoff_s: float = Field(5.0, gt=0, description="Doubled for each further failure, at most 5 minutes.")
     stall_s: float = Field(
         3600.0, ge=0, description="A trainer whose work shows no sign of life for so long hangs and is ended; 0: never."

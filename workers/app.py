@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging, worker_shutting_down
 
-from service.jobs.doorbell import WAKE_TASK, celery_app
+from service.jobs.doorbell import PING_TASK, WAKE_TASK, celery_app
 from service.jobs.queues import QUEUES
 from service.settings import Settings
 
@@ -31,13 +31,32 @@ def worker_queues(settings: Settings) -> list[str]:
     return queues
 
 
-def worker_app(broker_url: str, wake: Callable[[str], int], draining: threading.Event) -> Celery:
-    """The app whose task calls ``wake``; ``draining`` is set when the process is asked to end (SIGTERM, SIGINT)."""
-    app = celery_app(broker_url)
+def worker_app(
+    broker_url: str,
+    own_queue: str,
+    *,
+    wake: Callable[[str], int],
+    heard: Callable[[], None],
+    draining: threading.Event,
+) -> Celery:
+    """The app of a worker.
+
+    Args:
+        broker_url: see :func:`celery_app`.
+        own_queue: for the messages that the worker sends to itself.
+        wake: called with the queue of a bell.
+        heard: called for a message of the own queue.
+        draining: set when the process is asked to end (SIGTERM, SIGINT).
+    """
+    app = celery_app(broker_url, own_queue)
 
     @app.task(name=WAKE_TASK)  # type: ignore[untyped-decorator]  # Celery has no annotations
     def answer(queue: str) -> None:
         wake(queue)
+
+    @app.task(name=PING_TASK)  # type: ignore[untyped-decorator]
+    def hear() -> None:
+        heard()
 
     @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
     def drain(**_: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -20,7 +21,11 @@ log = structlog.get_logger(__name__)
 
 
 class Presence:
-    """A thread that keeps the row fresh while the context is entered, and removes it at the end."""
+    """A thread that keeps the row fresh while the context is entered, and removes it at the end.
+
+    A worker whose slots are not all taken has to hear something from the broker every ``deaf_after_s`` seconds, on its
+    monotonic clock; else its row says that it is deaf. It is until it has heard the first message.
+    """
 
     def __init__(
         self,
@@ -31,12 +36,15 @@ class Presence:
         slots: int,
         info: dict[str, Any],
         heartbeat_s: float,
+        deaf_after_s: float,
         draining: threading.Event,
     ) -> None:
         self._sessions = sessions
         self._row: dict[str, Any] = {"name": name, "queues": list(queues), "slots": slots, "info": info}
         self._heartbeat_s = heartbeat_s
+        self._deaf_after_s = deaf_after_s
         self._draining = draining
+        self._heard_at: float | None = None
         self._busy = 0
         self._counting = threading.Lock()
         self._changed = threading.Event()
@@ -50,18 +58,37 @@ class Presence:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the row; nothing happens the second time."""
         self._closing = True
         self._changed.set()
         self._thread.join()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """One slot is taken while this is entered."""
+        """One slot is taken while this is entered, by a message."""
+        self.heard()
         self._count(1)
         try:
             yield
         finally:
+            self.heard()  # until now it may have had no slot to hear with
             self._count(-1)
+
+    def heard(self) -> None:
+        """A message has come from the broker."""
+        was_deaf, self._heard_at = self.is_deaf, time.monotonic()
+        if was_deaf:
+            self.announce()
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether a slot is free, and nothing was heard for too long."""
+        if self._busy >= self._row["slots"]:
+            return False
+        return self._heard_at is None or time.monotonic() - self._heard_at > self._deaf_after_s
 
     def announce(self) -> None:
         """Something changed: write the row now."""
@@ -100,7 +127,7 @@ class Presence:
             log.exception("presence_failed")
 
     def _write(self, session: Session) -> None:
-        state = self._row | {"busy": self._busy, "draining": self._draining.is_set()}
+        state = self._row | {"busy": self._busy, "draining": self._draining.is_set(), "deaf": self.is_deaf}
         session.execute(
             insert(Worker)
             .values(**state)

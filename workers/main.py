@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from service.db.engine import ApplicationName, Timeouts, session_factory, sync_engine
+from service.jobs.doorbell import ping_queue
 from service.logs import configure_logging
 from service.settings import Settings
 from service.store import open_store
@@ -20,6 +21,8 @@ from workers.calibration import Calibrator
 from workers.child import TrainerCommand
 from workers.claim import JobLoop
 from workers.context import WorkerContext
+from workers.ending import Ending
+from workers.hearing import Hearing
 from workers.heartbeat import Presence
 from workers.janitor import Janitor
 
@@ -55,12 +58,21 @@ def run(settings: Settings, command: TrainerCommand) -> int:
         slots=settings.worker_slots,
         info=info,
         heartbeat_s=settings.heartbeat_s,
+        deaf_after_s=settings.deaf_after_s,
         draining=context.draining,
     )
-    app = worker_app(settings.broker_url, JobLoop(context, presence, info).wake, context.draining)
-    with presence, Janitor(context), Calibrator(settings, presence, context.draining):
+    own_queue = ping_queue(context.name)
+    app = worker_app(
+        settings.broker_url,
+        own_queue,
+        wake=JobLoop(context, presence, info).wake,
+        heard=presence.heard,
+        draining=context.draining,
+    )
+    calibrator = Calibrator(settings, presence, context.draining)
+    with Ending(presence, context.draining), presence, Janitor(context), calibrator, Hearing(app, own_queue, settings):
         log.info("worker_started", name=context.name, queues=queues, slots=settings.worker_slots)
-        code = int(app.worker_main(worker_arguments(settings, queues)) or 0)
+        code = int(app.worker_main(worker_arguments(settings, [*queues, own_queue])) or 0)
     engine.dispose()
     log.info("worker_ended", code=code)
     return code

@@ -148,6 +148,7 @@ class Worker(Base):
     info: Mapped[Json]  # host, pid, versions, devices
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
+    deaf: Mapped[bool] = mapped_column(server_default="false")  # it lives, but no message reaches it
 
 
 class Job(Base):

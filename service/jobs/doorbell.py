@@ -5,12 +5,16 @@ Messages may be lost, doubled or late; the job's row decides. Relay and workers 
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from celery import Celery
 from kombu.exceptions import OperationalError
 
 from service.jobs.queues import DEFAULT_QUEUE, QUEUES
 
 WAKE_TASK = "vitailor.wake"
+PING_TASK = "vitailor.ping"
+"""What a worker sends to itself, in a queue of its own, to know that it hears."""
 
 _TRANSPORT_OPTIONS = {
     "global_keyprefix": "vitailor:",
@@ -23,10 +27,12 @@ _TRANSPORT_OPTIONS = {
 }
 
 
-def celery_app(broker_url: str) -> Celery:
+def celery_app(broker_url: str, *own_queues: str) -> Celery:
     """A Celery app for the doorbell alone: early acknowledgement, nothing reserved ahead, no results, JSON only.
 
-    ``broker_url`` is ``redis://``, ``rediss://`` or ``redis+socket:///path``.
+    Args:
+        broker_url: ``redis://``, ``rediss://`` or ``redis+socket:///path``.
+        own_queues: of this process, beside those in which jobs are announced.
     """
     app = Celery("vitailor", broker=broker_url, set_as_current=False)
     app.conf.update(
@@ -37,7 +43,7 @@ def celery_app(broker_url: str) -> Celery:
         worker_disable_prefetch=True,
         task_serializer="json",
         accept_content=["json"],
-        task_queues={name: {} for name in QUEUES},
+        task_queues={name: {} for name in (*QUEUES, *own_queues)},
         task_default_queue=DEFAULT_QUEUE,
         task_create_missing_queues=False,
         broker_connection_retry_on_startup=True,
@@ -61,6 +67,21 @@ def ring(app: Celery, queue: str) -> None:
         kombu.exceptions.OperationalError: the broker cannot be reached.
     """
     app.send_task(WAKE_TASK, args=[queue], queue=queue)
+
+
+def ping_queue(worker: str) -> str:
+    """The queue in which a worker, by name, hears itself. A worker that is started again has the same one."""
+    return f"ping.{sha256(worker.encode()).hexdigest()[:16]}"
+
+
+def ping(app: Celery, queue: str) -> None:
+    """Send one message to the worker's own queue, unless one is still waiting there.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker cannot be reached.
+    """
+    if not count_waiting(app, queue):
+        app.send_task(PING_TASK, queue=queue)
 
 
 def count_waiting(app: Celery, queue: str) -> int:

@@ -113,14 +113,17 @@ class JobRepository:
             for job_id, place, backs_off in places
         }
 
-    async def _idle_slots(self, worker_lost_after_s: float) -> dict[str, int]:
-        """Free slots for each queue that a living worker serves; empty when no worker lives."""
+    async def _idle_slots(self, worker_lost_after_s: float) -> dict[str, int | None]:
+        """Free slots for each queue that a living worker serves, None where all of these are deaf."""
         alive = Worker.heartbeat_at > func.now() - timedelta(seconds=worker_lost_after_s)
-        query = select(Worker.queues, Worker.slots, Worker.busy, Worker.draining).where(alive)
-        idle: dict[str, int] = {}
-        for queues, slots, busy, draining in await self._session.execute(query):
+        query = select(Worker.queues, Worker.slots, Worker.busy, Worker.draining, Worker.deaf).where(alive)
+        idle: dict[str, int | None] = {}
+        for queues, slots, busy, draining, deaf in await self._session.execute(query):
             for queue in queues:
-                idle[queue] = idle.get(queue, 0) + (0 if draining else max(0, slots - busy))
+                if deaf:
+                    idle.setdefault(queue, None)
+                else:
+                    idle[queue] = (idle.get(queue) or 0) + (0 if draining else max(0, slots - busy))
         return idle
 
     async def history(self, job_id: UUID, after: int, limit: int) -> History:
@@ -163,11 +166,14 @@ def _has_status(status: ShownStatus) -> tuple[ColumnElement[bool], ...]:
             return (Job.state == JobState(status.value),)
 
 
-def _wait_reason(backs_off: bool, queue: str, position: int, idle: dict[str, int]) -> WaitReason:
+def _wait_reason(backs_off: bool, queue: str, position: int, idle: dict[str, int | None]) -> WaitReason:
     if not idle:
         return WaitReason.NO_WORKER
     if queue not in idle:
         return WaitReason.NO_MATCHING_DEVICE
     if backs_off:
         return WaitReason.BACKOFF
-    return WaitReason.STARTING if position <= idle[queue] else WaitReason.BUSY
+    slots = idle[queue]
+    if slots is None:
+        return WaitReason.WORKER_DEAF
+    return WaitReason.STARTING if position <= slots else WaitReason.BUSY

@@ -20,6 +20,7 @@ class WaitReason(StrEnum):
 
     NO_WORKER = "no_worker"  # no worker is alive
     NO_MATCHING_DEVICE = "no_matching_device"  # workers are alive, but none serves the job's queue
+    WORKER_DEAF = "worker_deaf"  # those that serve its queue live, but the broker's messages do not reach them
     BUSY = "busy"  # every slot for its queue is taken, or kept by jobs before it
     BACKOFF = "backoff"  # it failed and waits before the next attempt
     STARTING = "starting"  # a slot is free: a worker is about to take it

@@ -30,6 +30,7 @@ class WorkerRepository:
                 name=row.name,
                 alive=alive,
                 draining=row.draining,
+                deaf=row.deaf,
                 queues=row.queues,
                 slots=row.slots,
                 busy=row.busy,
@@ -48,5 +49,10 @@ class WorkerRepository:
 
     async def count_consuming(self) -> int:
         """Number of workers that are alive and take jobs."""
-        query = select(func.count()).select_from(Worker).where(self._alive, ~Worker.draining)
+        query = select(func.count()).select_from(Worker).where(self._alive, ~Worker.draining, ~Worker.deaf)
+        return (await self._session.execute(query)).scalar_one()
+
+    async def count_deaf(self) -> int:
+        """Number of workers that are alive and would take jobs, if messages reached them."""
+        query = select(func.count()).select_from(Worker).where(self._alive, ~Worker.draining, Worker.deaf)
         return (await self._session.execute(query)).scalar_one()

@@ -14,6 +14,7 @@ class WorkerView(Answer):
     name: str
     alive: bool = Field(description="Whether it has said so lately.")
     draining: bool = Field(description="It finishes what it does and takes nothing new.")
+    deaf: bool = Field(description="It lives, but messages of the broker do not reach it: it takes no jobs.")
     queues: list[str]
     slots: int
     busy: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, make_url
@@ -12,6 +15,7 @@ from sqlalchemy import Engine, make_url
 from benchmarks.faults.proxy import Proxy
 from service.db.models import JobState
 from service.embedded.servers import Servers
+from service.jobs.doorbell import celery_app, ping_queue
 from service.jobs.states import AttemptOutcome
 from service.settings import Settings
 from tests.faults.stack import Stack
@@ -82,3 +86,56 @@ def test_the_broker_connections_of_relay_and_idle_worker(network: Network, hurt:
     job_id = stack.enqueue()
     stack.wait_for_state(job_id, JobState.SUCCEEDED, limit_s=60)
     assert len(stack.attempts(job_id)) == 1
+
+
+def is_deaf(stack: Stack) -> bool:
+    worker = stack.worker("one")
+    assert worker is not None, "it lives all the time"
+    return worker.deaf
+
+
+def test_a_worker_that_lives_and_hears_nothing_is_reported_until_it_hears_again(network: Network) -> None:
+    """Its connections to the broker are open, and its heartbeats arrive."""
+    stack = network.stack
+    stack.start_worker(deaf_after_s=3)
+
+    wait_until(lambda: not is_deaf(stack), "it hears itself", limit_s=40)
+    network.broker.mute()
+    wait_until(lambda: is_deaf(stack), "it is deaf", limit_s=40)
+    wait_until(lambda: not is_deaf(stack), "it hears again", limit_s=60)
+
+
+def test_a_worker_that_no_message_is_consumed_by_is_reported(network: Network) -> None:
+    """The broker answers it in every way, and yet it takes nothing, as after some restarts of a broker."""
+    stack = network.stack
+    stack.start_worker(deaf_after_s=3)
+    name = "one@" + socket.gethostname()
+    app = celery_app(stack.settings.broker_url)
+
+    def consume(orders: Callable[..., list[dict[str, Any]]]) -> None:
+        for queue in ("cpu", ping_queue(name)):
+            assert orders(queue, destination=[name], reply=True), "it answers"
+
+    wait_until(lambda: not is_deaf(stack), "it hears itself", limit_s=40)
+    consume(app.control.cancel_consumer)
+    wait_until(lambda: is_deaf(stack), "it is deaf", limit_s=40)
+    assert app.control.ping(destination=[name])
+    consume(app.control.add_consumer)
+    wait_until(lambda: not is_deaf(stack), "it hears again", limit_s=40)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_a_worker_ends_in_time_while_the_broker_is_silent(network: Network, tmp_path: Path, busy: bool) -> None:
+    stack = network.stack
+    stack.start_relay_process()
+    worker = stack.start_worker()
+    job_id = stack.enqueue(gate=str(tmp_path / "never"), hold_at=6) if busy else None
+    if job_id is not None:
+        stack.wait_for_checkpoint(job_id)
+    wait_until(lambda: not is_deaf(stack), "it has begun to listen", limit_s=40)
+    network.broker.mute()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=2 * stack.settings.stop_grace_s + 5) == 0
+    assert stack.worker("one") is None
+    if job_id is not None:
+        assert [attempt.outcome for attempt in stack.attempts(job_id)] == [AttemptOutcome.PREEMPTED]

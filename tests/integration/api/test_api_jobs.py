@@ -278,6 +278,9 @@ def test_a_queued_job_says_why_it_waits(alone: TestClient, fresh_session: Sessio
     session.add(worker("gpu", ["gpu"], 1, 0))
     session.commit()
     assert places() == [(2, "no_matching_device"), (1, "no_matching_device")]
+    session.add(worker("deaf", ["cpu"], 1, 0, deaf=True))
+    session.commit()
+    assert places() == [(2, "worker_deaf"), (1, "worker_deaf")]
     session.add(worker("full", ["cpu"], 1, 1))
     session.add(worker("leaving", ["cpu", "gpu"], 3, 0, draining=True))
     session.commit()
@@ -293,13 +296,19 @@ def test_a_queued_job_says_why_it_waits(alone: TestClient, fresh_session: Sessio
 def test_workers_are_listed_with_what_they_do(alone: TestClient, fresh_session: Session) -> None:
     session = fresh_session
     assert alone.get("/readyz/workers").status_code == 503
+    session.add(worker("c", ["cpu"], 1, 0, deaf=True))
+    session.commit()
+    refusal = alone.get("/readyz/workers")
+    assert (refusal.status_code, refusal.json()["deaf"]) == (503, 1)
+    assert "no message reaches them" in refusal.json()["detail"]
     session.add(worker("b", ["cpu"], 2, 1, info={"host": "h"}))
     session.add(worker("a", ["cpu"], 1, 0, heartbeat_at=datetime.now(UTC) - timedelta(hours=1)))
     session.commit()
     page = alone.get("/workers", params={"limit": 1}).json()
     rest = alone.get("/workers", params={"limit": 1, "after": page["next"]}).json()
-    found = [(w["name"], w["alive"], w["slots"], w["busy"]) for w in page["data"] + rest["data"]]
-    assert found == [("a", False, 1, 0), ("b", True, 2, 1)]
+    last = alone.get("/workers", params={"limit": 1, "after": rest["next"]}).json()
+    found = [(w["name"], w["alive"], w["deaf"], w["busy"]) for p in (page, rest, last) for w in p["data"]]
+    assert found == [("a", False, False, 0), ("b", True, False, 1), ("c", True, True, 0)]
     assert alone.get("/readyz/workers").json() == {"status": "ok", "consuming": 1}
     assert alone.get("/readyz").json() == {"status": "ok", "database": "ok", "broker": "ok"}
 

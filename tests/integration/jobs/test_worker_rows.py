@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.models import (
@@ -21,7 +23,14 @@ from workers.rundirs import RunDirs
 def test_a_worker_reports_busy_slots_draining_and_its_end(sessions: sessionmaker[Session]) -> None:
     draining = threading.Event()
     presence = Presence(
-        sessions, name="w", queues=["cpu"], slots=2, info={"pid": 1}, heartbeat_s=600.0, draining=draining
+        sessions,
+        name="w",
+        queues=["cpu"],
+        slots=2,
+        info={"pid": 1},
+        heartbeat_s=600.0,
+        deaf_after_s=60.0,
+        draining=draining,
     )
 
     def row() -> Worker | None:
@@ -41,6 +50,36 @@ def test_a_worker_reports_busy_slots_draining_and_its_end(sessions: sessionmaker
             wait_until(lambda: shows(1, True), "the worker drains")
         wait_until(lambda: shows(0, True), "the slot is free")
     assert row() is None
+
+
+def test_a_worker_is_deaf_until_it_hears_and_when_it_hears_no_more(sessions: sessionmaker[Session]) -> None:
+    presence = Presence(
+        sessions,
+        name="w",
+        queues=["cpu"],
+        slots=1,
+        info={},
+        heartbeat_s=0.05,
+        deaf_after_s=0.3,
+        draining=threading.Event(),
+    )
+
+    def deaf() -> bool | None:
+        with sessions() as session:
+            return session.scalar(select(Worker.deaf))
+
+    with presence:
+        wait_until(lambda: deaf() is True, "it has heard nothing")
+        presence.heard()
+        wait_until(lambda: deaf() is False, "it has heard a message")
+        wait_until(lambda: deaf() is True, "it hears no more")
+        with presence.busy():
+            wait_until(lambda: deaf() is False, "a bell reached it")
+            busy_at = time.monotonic()
+            wait_until(lambda: time.monotonic() - busy_at > 0.4, "it has no slot to hear with")
+            assert not presence.is_deaf
+        assert not presence.is_deaf
+        wait_until(lambda: deaf() is True, "it hears no more")
 
 
 def test_sweep_keeps_the_folders_of_running_attempts_only(
