@@ -39,7 +39,7 @@ SHARDS_EACH = 4
 _SHARE = 2
 """A shard is what is left, divided by so many times the hands."""
 
-_SMALLEST_SHARE = 32
+_SMALLEST_SHARE = 48
 """No shard is smaller than a hand's part of the population divided by this: claiming one takes milliseconds."""
 
 

@@ -54,6 +54,7 @@ class Measuring:
         proposals: Sequence[Proposal],
         *,
         judge_below: int,
+        poll: Callable[[], None],
         save: Save,
         report: Callable[[int], None],
     ) -> None:
@@ -62,6 +63,7 @@ class Measuring:
         Args:
             proposals: of the generation.
             judge_below: the report judges measures by proposals with a smaller ``n``.
+            poll: called time and again while candidates are scored; may raise to stop.
             save: writes a checkpoint, with the ledger.
             report: told how many of the proposals are done, time and again.
 
@@ -80,7 +82,7 @@ class Measuring:
             found = self._fitness.measure(
                 [archs[i] for i in group],
                 judged=[todo[i].n < judge_below for i in group],
-                poll=lambda: self._ctx.safe_point(save),
+                poll=poll,
             )
             self._seconds_each = (time.monotonic() - began) / len(group)
             for i, measures in zip(group, found, strict=True):

@@ -68,6 +68,7 @@ class _Run:
         self._baseline: SearchAlgorithm | None = None
         self._ledger = SearchLedger(ctx)
         self._measuring = Measuring(ctx, fitness, self._ledger)
+        self._is_behind = False  # whether the last generation is yet to be told of
         self._told = 0  # candidates of which the supervisor has been told by this attempt
         self._record = GenerationRecord(ctx)
         self._restore(ctx.state)
@@ -91,6 +92,7 @@ class _Run:
                 self._baseline = self._baseline or self._make_baseline()
                 self._generations(self._baseline, part=1)
         except BudgetReached:
+            self._catch_up()
             if not self._main.best(1):
                 raise
         if not any(self._measuring.is_feasible(c.proposal.genotype) for c in self._main.candidates):
@@ -125,9 +127,11 @@ class _Run:
             self._measuring.measure(
                 proposals,
                 judge_below=self._judge_below if part == 0 else 0,
+                poll=self._poll,
                 save=self._save,
                 report=lambda done, before=before: self._report(before + done, part),  # type: ignore[misc]
             )
+            self._catch_up()
             if first := self._first_measures():
                 self._fitness.refer_to(first)
             genotypes = [proposal.genotype for proposal in proposals]
@@ -136,9 +140,19 @@ class _Run:
                 [self._measuring.violation(genotype) for genotype in genotypes],
             )
             self._ledger.add(Kept.TOLD if part == 0 else Kept.RANDOM, algorithm.history(before))
-            if part == 0:
-                self._tell_supervisor()
-                self._record.add(self._main, self._front.members)
+            self._is_behind = part == 0
+        self._catch_up()
+
+    def _poll(self) -> None:
+        self._catch_up()
+        self._ctx.safe_point(self._save)
+
+    def _catch_up(self) -> None:
+        """Tell of the last generation, once the next one is being measured: whoever helps with it need not wait."""
+        if self._is_behind:
+            self._is_behind = False
+            self._tell_supervisor()
+            self._record.add(self._main, self._front.members)
 
     def _start_race(self, part: int) -> None:
         """Let candidates of the next generation be dropped once they are worse than all that matter so far.
@@ -285,6 +299,7 @@ class _Run:
         self._save(binding=True)
 
     def _save(self, *, binding: bool = False) -> None:
+        self._catch_up()  # what a checkpoint knows was told before
         # Measures are kept beside the search: it knows one score, and learns it when a generation is complete.
         self._ctx.checkpoint(
             {

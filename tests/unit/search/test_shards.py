@@ -43,7 +43,7 @@ def test_sizes_fall_and_the_last_shards_are_small() -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 150  # each of two hands gets a half of its part at once
     assert len(sizes) < 20
-    assert sizes[-2] == 10  # 600 candidates for 2 hands, a thirty-second of each part
+    assert sizes[-2] == 7  # 600 candidates for 2 hands, a forty-eighth of each part
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9))
