@@ -5,7 +5,7 @@ candidates and scores have to be the same. A helper first loads the supernet and
 generation, during which it starts, is left out of the rate and told apart. The second table tells where the processors'
 time went meanwhile: a trainer that is not at work waits for shards that the other one holds, or for the machine.
 
-    python benchmarks/scoring_workers.py [--population 1500] [--generations 3] [--img-size 8]
+    python benchmarks/scoring_workers.py [--population 400] [--generations 3] [--img-size 8] [--mask-seeds 4]
 
 Run it while nothing else does.
 """
@@ -63,9 +63,10 @@ class Run:
 def main() -> None:
     """Run both searches, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--population", type=int, default=1500, help="candidates of a generation (default 1500)")
+    parser.add_argument("--population", type=int, default=400, help="candidates of a generation (default 400)")
     parser.add_argument("--generations", type=int, default=3, help="after the random first one (default 3)")
     parser.add_argument("--img-size", type=int, default=8, help="in pixels: what a candidate takes (default 8)")
+    parser.add_argument("--mask-seeds", type=int, default=4, help="masks of each image, likewise (default 4)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vitailor-workers-") as folder:
         Path(folder).chmod(0o711)  # as root, the servers' account has to enter it
@@ -78,7 +79,7 @@ def main() -> None:
             calibrate=False,
         )
         with Embedded(settings, durable=False) as stack, Client(stack.url, stack.api_key) as client:
-            alone, helped = (_run(client, n, asked.population, asked.generations, asked.img_size) for n in (1, 2))
+            alone, helped = (_run(client, workers, asked) for workers in (1, 2))
     count = asked.population * asked.generations
     print("| workers | first generation, s | the others, s | candidates/s | times |\n| --- | --- | --- | --- | --- |")
     for workers, run in ((1, alone), (2, helped)):
@@ -108,12 +109,13 @@ def _busy() -> Counter[str]:
     return found
 
 
-def _run(client: Client, workers: int, population: int, generations: int, img_size: int) -> Run:
+def _run(client: Client, workers: int, asked: argparse.Namespace) -> Run:
     """Run a search with so many workers."""
+    population, generations = asked.population, asked.generations
     body = {
         "method": "masktas",
         "dataset": "digits",
-        "space": {"preset": "micro", "img_size": img_size},
+        "space": {"preset": "micro", "img_size": asked.img_size},
         "teacher": {"pretrain": {"epochs": 3}},
         "supernet": {"epochs": 3},
         "search": {
@@ -121,7 +123,7 @@ def _run(client: Client, workers: int, population: int, generations: int, img_si
             "generations": generations,
             "max_evaluations": population * (generations + 1),
             "baseline": "none",
-            "evaluation": {"workers": workers},
+            "evaluation": {"workers": workers, "mask_seeds": asked.mask_seeds},
         },
         "retrain": {"mode": "none"},
     }
