@@ -41,7 +41,7 @@ class Fitness:
         self._fusion: LogRankFusion | None = None
         self._race: tuple[Measure, Race] | None = None
         self._plan = plan_of(ctx)
-        self._scorer = scorer_of(ctx)
+        self._scorer = scorer_of(ctx, may_split=True)
         self._crew: Crew | None = None
         self._custom: CustomMetric | None = None
         if self._metric not in (*Measure, FUSED, *Control):

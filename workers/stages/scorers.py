@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from models.distill import DistillConfig
 from service.jobs.resolve import MeasurePlan, measure_plan
 from workers.stages.scoring import MeasureScorer, ScoringSettings, TrainedParts
@@ -10,15 +12,27 @@ from workers.stages.supernet import distill_config, load_decoder, load_projector
 from workers.stages.teacher import load_teacher
 
 
-def scorer_of(ctx: SearchContext) -> MeasureScorer:
+def scorer_of(ctx: SearchContext, *, may_split: bool = False) -> MeasureScorer:
     """What measures the candidates of a search. Every process that makes one for a search measures the same.
 
     Args:
         ctx: after the supernet.
+        may_split: measure fewer images at once when memory runs out, which is told of. Only the search itself does: it
+            measures what those that help it leave, so that no more numbers than need be are rounded otherwise.
     """
     parts = TrainedParts(supernet=load_supernet(ctx), projector=load_projector(ctx), decoder=load_decoder(ctx))
     images = ctx.dataset.val.first(ctx.spec.search.evaluation.images)
-    return MeasureScorer(parts, load_teacher(ctx), images, plan_of(ctx).judged, _settings(ctx), ctx.compute, ctx.poll)
+    on_split = partial(_tell_of_split, ctx) if may_split else None
+    measures, settings = plan_of(ctx).judged, _settings(ctx)
+    return MeasureScorer(parts, load_teacher(ctx), images, measures, settings, ctx.compute, ctx.poll, on_split)
+
+
+def _tell_of_split(ctx: SearchContext, images: int) -> None:
+    ctx.warn(
+        "scoring_split",
+        f"Scoring {ctx.spec.search.evaluation.batch_size} images at once needs more memory than there is; {images} are "
+        "measured at a time. Scores are the same up to rounding.",
+    )
 
 
 def plan_of(ctx: SearchContext) -> MeasurePlan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,6 +116,18 @@ class Population:
             places = subnet.places(batch.view.mask.ids_keep, patches.device)
             for child in root.children:
                 self._walk(child, tokens, places, batch, poll)
+
+    def state(self) -> Callable[[], None]:
+        """What puts the candidates back to where they are now, between two views."""
+        kept = [(m.sums.clone(), len(m.values), copy(m.moments)) for m in self._members]
+
+        def go_back() -> None:
+            for member, (sums, looks, moments) in zip(self._members, kept, strict=True):
+                member.sums, member.moments = sums.clone(), copy(moments)
+                del member.values[looks:]
+                member.seen, member.feature = {}, None
+
+        return go_back
 
     def keep(self, staying: Sequence[int]) -> None:
         """Let only these candidates, by position, look at further views."""

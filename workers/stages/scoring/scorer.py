@@ -39,6 +39,7 @@ from search.racing import Race
 from workers.data.dataset import ImageSet
 from workers.stages.scoring.population import Population
 from workers.stages.scoring.readout import Batch
+from workers.stages.scoring.room import Room
 from workers.stages.scoring.settings import Measures, ScoringSettings, TrainedParts
 from workers.stages.scoring.views import View, Views
 from workers.training.compute import Compute
@@ -64,6 +65,8 @@ class MeasureScorer:
         settings: see :class:`ScoringSettings`.
         compute: device and precision.
         poll: called after each batch of the teacher while its side is cached; may raise to stop.
+        on_split: told how many images are measured at once when memory has run out with more. Measures are then equal
+            up to rounding. None: memory that runs out is an error.
 
     Attributes:
         parts: as above.
@@ -83,13 +86,16 @@ class MeasureScorer:
         settings: ScoringSettings,
         compute: Compute,
         poll: Callable[[], None],
+        on_split: Callable[[int], None] | None = None,
     ) -> None:
         parts.check(measures)
         self.parts = parts
         self.images = images
         self._settings = settings
         self._compute = compute
-        self._made = Views(teacher, images, parts.supernet.largest.num_patches, measures, settings, compute)
+        self._room = Room(on_split)
+        patches = parts.supernet.largest.num_patches
+        self._made = Views(teacher, images, patches, measures, settings, compute, self._room)
         self.visible_patches = self._made.visible_patches
         self._cached: list[View] = []
         for view in self._made.make() if settings.teacher_cache else ():
@@ -130,7 +136,7 @@ class MeasureScorer:
         population = self._population([archs[i] for i in asked], [measures[i] for i in asked], race and race[0])
         racing, looks = list(range(len(asked))), 0
         for view in self._views():
-            population.look_at(self._batch(view), poll)
+            self._look(population, view, poll)
             looks += len(view.positions)
             lost = [i for i in racing if race is not None and race[1].is_lost(population.values(i))]
             if lost:
@@ -164,7 +170,7 @@ class MeasureScorer:
         population = self._population(archs, measures, None)
         found: list[BatchSums] = [[] for _ in archs]
         for view in self._views(batches):
-            population.look_at(self._batch(view), poll)
+            self._look(population, view, poll)
             for i, rows in enumerate(found):
                 rows.append(population.take_sums(i))
         return found
@@ -191,7 +197,7 @@ class MeasureScorer:
             raise ValueError(f"{measure} is no mean over images")
         population = self._population([arch], [(measure,)], measure)
         for view in self._views():
-            population.look_at(self._batch(view), poll)
+            self._look(population, view, poll)
         return population.values(0)
 
     def of_each_image(
@@ -210,6 +216,13 @@ class MeasureScorer:
     def views(self) -> int:
         """Batches of images that each candidate is measured on."""
         return sum(1 for _ in self._made.positions())
+
+    def _look(self, population: Population, view: View, poll: Callable[[], None]) -> None:
+        def look(parts: Sequence[slice]) -> None:
+            for part in parts:
+                population.look_at(self._batch(view if len(parts) == 1 else view.part(part)), poll)
+
+        self._room.fit(len(view.positions), look, population.state())
 
     def _population(
         self, archs: Sequence[Architecture], measures: Sequence[Sequence[Measure]], follow: Measure | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -20,6 +21,7 @@ from models.relations import block_at, log_relations
 from models.teacher import FrozenTeacher
 from search.measures import Measure
 from workers.data.dataset import ImageSet
+from workers.stages.scoring.room import Room
 from workers.stages.scoring.settings import ScoringSettings
 from workers.training.compute import Compute
 from workers.training.streams import PathPart, torch_stream
@@ -46,6 +48,38 @@ class View:
     relations: dict[Measure, list[Tensor]]
     features: Tensor | None
 
+    def part(self, looks: slice) -> View:
+        """Some of the images."""
+        return View(
+            self.positions[looks],
+            self.mask.of(looks),
+            {measure: [depth[looks] for depth in depths] for measure, depths in self.relations.items()},
+            None if self.features is None else self.features[looks],
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[View]) -> View:
+        """One view of the images of several, in their order."""
+        first, masks = parts[0], [part.mask for part in parts]
+        return View(
+            np.concatenate([part.positions for part in parts]),
+            PatchMask(
+                torch.cat([mask.ids_keep for mask in masks]),
+                torch.cat([mask.ids_restore for mask in masks]),
+                torch.cat([mask.hidden for mask in masks]),
+            ),
+            {
+                measure: [torch.cat([part.relations[measure][k] for part in parts]) for k in range(len(depths))]
+                for measure, depths in first.relations.items()
+            },
+            None if first.features is None else torch.cat([_features(part) for part in parts]),
+        )
+
+
+def _features(view: View) -> Tensor:
+    assert view.features is not None, "parts of one view have the same"
+    return view.features
+
 
 class Views:
     """All views, in a fixed order.
@@ -57,6 +91,7 @@ class Views:
         measures: all that will be asked for.
         settings: see :class:`ScoringSettings`.
         compute: device and precision.
+        room: what to do when memory runs out.
 
     Raises:
         ValueError: a mask that leaves no patch.
@@ -70,7 +105,9 @@ class Views:
         measures: Sequence[Measure],
         settings: ScoringSettings,
         compute: Compute,
+        room: Room,
     ) -> None:
+        self._room = room
         self._teacher: FrozenTeacher | None = teacher
         self._images = images
         self._num_patches = num_patches
@@ -86,7 +123,9 @@ class Views:
         for looks in islice(self._looks(), *(among or (None,))):
             rows = torch.from_numpy(looks)
             mask = PatchMask(drawn.ids_keep[rows], drawn.ids_restore[rows], drawn.hidden[rows])
-            yield self._view(looks % total, mask.to(self._compute.device))
+            positions, mask = looks % total, mask.to(self._compute.device)
+            make = partial(self._in_parts, positions, mask)
+            yield self._room.fit(len(positions), make)
 
     def release_teacher(self) -> None:
         """Let go of the teacher, whose weights take memory; nothing can be computed any more."""
@@ -121,6 +160,10 @@ class Views:
             torch.cat([mask.ids_restore for mask in drawn]),
             torch.cat([mask.hidden for mask in drawn]),
         )
+
+    def _in_parts(self, positions: Positions, mask: PatchMask, parts: Sequence[slice]) -> View:
+        made = [self._view(positions[part], mask.of(part)) for part in parts]
+        return made[0] if len(made) == 1 else View.joined(made)
 
     def _view(self, positions: Positions, mask: PatchMask) -> View:
         settings, teacher = self._settings, self._teacher

@@ -19,6 +19,7 @@ from models.supernet import Subnet, Supernet
 from models.teacher import FrozenTeacher
 from search.measures import Measure
 from search.racing import Race
+from service.errors import GpuOutOfMemory
 from tests.unit.workers.training.toys import CPU, DECODER, SPACE, TEACHER, images, teacher
 from workers.stages.scoring import LOOKS, Measures, MeasureScorer, ScoringSettings, TrainedParts
 from workers.training.streams import torch_stream
@@ -46,6 +47,22 @@ def decoder() -> MaskedDecoder:
 
 def parts() -> TrainedParts:
     return TrainedParts(supernet=supernet(), projector=projector(), decoder=decoder())
+
+
+def hungry(monkeypatch: pytest.MonkeyPatch, fits: int, error: Exception) -> list[int]:
+    """A device that holds so many images in the last block, after it has done others; returns what was asked of it."""
+    asked: list[int] = []
+    block = Subnet.block
+
+    def limited(self: Subnet, i: int, tokens: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+        if i == 1:
+            asked.append(len(tokens))
+            if len(tokens) > fits:
+                raise error
+        return block(self, i, tokens, places)
+
+    monkeypatch.setattr(Subnet, "block", limited)
+    return asked
 
 
 def scorer(measures: Sequence[Measure] = EVERY, *, left: TrainedParts | None = None, **changes: Any) -> MeasureScorer:
@@ -312,3 +329,64 @@ def test_measures_of_parts_that_were_not_trained_are_refused() -> None:
     assert scorer(BARE, left=bare).score(SPACE.centre(), BARE)["consistency_bare"] is not None
     with pytest.raises(ValueError, match="'consistency', 'reconstruction', 'feature'"):
         scorer(left=bare)
+
+
+@pytest.mark.parametrize("fits", [5, 1])
+@pytest.mark.parametrize("cached", [True, False])
+def test_images_are_measured_in_parts_when_memory_runs_out(
+    monkeypatch: pytest.MonkeyPatch, fits: int, cached: bool
+) -> None:
+    archs = population()[:3]
+    expected = scorer().score_all(archs, [EVERY] * 3)
+    sums = scorer().sums(archs, [BARE] * 3, (0, 3))
+    looks = scorer().of_each_look(archs[0], Measure.CONSISTENCY)
+    asked = hungry(monkeypatch, fits, torch.OutOfMemoryError("CUDA out of memory."))
+    told: list[int] = []
+    how = settings(teacher_cache=cached)
+    one = MeasureScorer(parts(), teacher(), images(M), EVERY, how, CPU, poll=lambda: None, on_split=told.append)
+    found = one.score_all(archs, [EVERY] * 3)
+    assert told == {5: [4], 1: [4, 2, 1]}[fits]
+    assert found == [pytest.approx(measures, rel=1e-5, abs=1e-7) for measures in expected]
+    assert [len(rows) for rows in one.sums(archs, [BARE] * 3, (0, 3))] == [3, 3, 3]
+    for rows, whole in zip(one.sums(archs, [BARE] * 3, (0, 3)), sums, strict=True):
+        assert rows == [pytest.approx(row, rel=1e-5) for row in whole]
+    assert one.of_each_look(archs[0], Measure.CONSISTENCY) == pytest.approx(looks, rel=1e-4, abs=1e-7)
+    assert [images for images in asked if images > fits] == [8, *told[:-1]]  # the size that fits is remembered
+
+
+def test_memory_that_does_not_hold_one_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    hungry(monkeypatch, 0, torch.OutOfMemoryError("CUDA out of memory."))
+    one = MeasureScorer(parts(), teacher(), images(M), BARE, settings(), CPU, lambda: None, on_split=lambda _: None)
+    with pytest.raises(GpuOutOfMemory):
+        one.score(SPACE.largest(), BARE)
+
+
+@pytest.mark.parametrize(("error", "may_split"), [(RuntimeError("shapes"), True), (MemoryError(), False)])
+def test_other_errors_and_helpers_split_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, may_split: bool
+) -> None:
+    hungry(monkeypatch, 0, error)
+    told: list[int] = []
+    on_split = told.append if may_split else None
+    one = MeasureScorer(parts(), teacher(), images(M), BARE, settings(), CPU, lambda: None, on_split=on_split)
+    with pytest.raises(type(error)):
+        one.score(SPACE.largest(), BARE)
+    assert told == []
+
+
+@pytest.mark.parametrize("fits", [8, 3, 1])
+def test_the_teachers_side_is_made_in_parts_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch, fits: int) -> None:
+    expected = scorer().score(SPACE.centre(), EVERY)
+    taught = teacher()
+    features = taught.features
+
+    def limited(x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if len(x) > fits:
+            raise MemoryError
+        return features(x, *arguments, **options)
+
+    monkeypatch.setattr(taught, "features", limited)
+    told: list[int] = []
+    one = MeasureScorer(parts(), taught, images(M), EVERY, settings(), CPU, lambda: None, on_split=told.append)
+    assert one.score(SPACE.centre(), EVERY) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    assert told == {8: [], 3: [4, 2], 1: [4, 2, 1]}[fits]
