@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 Json = dict[str, Any]
 T = TypeVar("T")
 
-_NO_TIME = "The job's time ran out before it had a result; start a search with a longer budget.max_wall_seconds."
+_NO_TIME = "The job's time ran out before it had a result; start a search with a larger budget."
 
 _FIRST_WORD_S = 120.0
 """A trainer that starts on a busy machine may need a while before it says anything."""

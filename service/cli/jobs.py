@@ -98,11 +98,17 @@ def extend(
     generations: Annotated[int | None, typer.Option(min=1, help="Generations in all.")] = None,
     max_evaluations: Annotated[int | None, typer.Option(min=1, help="Candidates to be scored in all.")] = None,
     max_wall_seconds: Annotated[int | None, typer.Option(min=1, help="Running time in all.")] = None,
+    max_device_hours: Annotated[float | None, typer.Option(min=0, help="Time of devices in all.")] = None,
     url: UrlOption = None,
     data: DataOption = None,
 ) -> None:
     """Let a search go on longer than was asked for at first: a paused one itself, one that is done as a new job."""
-    totals = {"generations": generations, "max_evaluations": max_evaluations, "max_wall_seconds": max_wall_seconds}
+    totals: dict[str, float | None] = {
+        "generations": generations,
+        "max_evaluations": max_evaluations,
+        "max_wall_seconds": max_wall_seconds,
+        "max_device_hours": max_device_hours,
+    }
     with connect(url, data) as client:
         job = client.extend(job_id, **{name: total for name, total in totals.items() if total is not None})
     print(f"{job.id}  {job.status}" if job.id == job_id else f"{job.id}  {job.status}  goes on where {job_id} ended")

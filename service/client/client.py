@@ -84,8 +84,8 @@ class Client:
         """Cancel, pause, resume or retry a job; repeating it is harmless."""
         return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/{action}"))
 
-    def extend(self, job_id: str, **totals: int) -> Job:
-        """Let a search go on longer: new totals of generations, max_evaluations or max_wall_seconds.
+    def extend(self, job_id: str, **totals: float) -> Job:
+        """Let a search go on longer: new totals of evaluations, generations, time or device hours.
 
         A paused one goes on itself; of one that has succeeded this is the new job that goes on with it.
         """

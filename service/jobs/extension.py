@@ -40,6 +40,10 @@ class ExtendRequest(BaseModel):
     max_evaluations: int | None = Field(None, ge=1, le=1_000_000, description="Candidates to be scored in all.")
     max_wall_seconds: int | None = Field(None, ge=1, le=31_536_000, description="Running time over all attempts.")
 
+    max_device_hours: float | None = Field(
+        None, gt=0, le=1e6, description="Time of devices over all attempts, those of helpers included."
+    )
+
     @property
     def asks_for_more_search(self) -> bool:
         """Whether the search itself is to be longer, and not only its time."""
@@ -82,7 +86,8 @@ def extended_spec(spec: Json, wanted: ExtendRequest) -> Json:
     if wanted == ExtendRequest():
         allowed = sorted(ExtendRequest.model_fields)
         raise ValidationFailed.of([ErrorItem("", "nothing_asked", "say what is to be longer", allowed)])
-    for name, group in (("generations", search), ("max_evaluations", search), ("max_wall_seconds", budget)):
+    groups = {"generations": search, "max_evaluations": search, "max_wall_seconds": budget, "max_device_hours": budget}
+    for name, group in groups.items():
         total = getattr(wanted, name)
         if total is None:
             continue

@@ -103,8 +103,8 @@ class JobView(Answer):
     heartbeat_at: UtcTime | None
     finished_at: UtcTime | None
     deadline_at: UtcTime | None = Field(
-        description="While it runs: when `budget.max_wall_seconds` will be used up, and the job ends with the best so "
-        "far. Null: no limit, or it does not run, which costs nothing."
+        description="While it runs: when its budget of time will be used up if nobody helps it, and the job ends with "
+        "the best so far. Null: no limit, or it does not run, which costs nothing."
     )
     attempt: int = Field(description="Number of the latest attempt; 0 before the first.")
     queue: QueuePlace | None = Field(description="Of queued jobs only.")

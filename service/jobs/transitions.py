@@ -9,7 +9,7 @@ old owner asks for is answered with :class:`~service.jobs.values.Lost` and chang
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from service.db.models import (
 from service.db.shard_models import Shard
 from service.errors import DatasetInvalid, WorkerLost
 from service.ids import IdKind, format_id
+from service.jobs.budgets import deadline, is_spent
 from service.jobs.events import EventType, append_event
 from service.jobs.retries import most_attempts, retries
 from service.jobs.states import RULES, Action, AttemptOutcome, shown_status, useful_actions
@@ -94,7 +95,7 @@ def claim_next(
     job.lease_until = func.now() + timedelta(seconds=lease_s)
     job.heartbeat_at = func.now()
     job.started_at = func.coalesce(Job.started_at, func.now())
-    job.deadline_at = _deadline(job)
+    job.deadline_at = deadline(job)
     session.flush()
     session.execute(insert(Attempt).values(job_id=job.id, fence=job.fence, worker=owner, info=info or {}))
     _tell_status(session, job, reason="claimed")
@@ -116,7 +117,7 @@ def heartbeat(session: Session, job_id: UUID, fence: int, lease_s: float, facts:
         update(Job)
         .where(*_owned(job_id, fence))
         .values(lease_until=func.now() + timedelta(seconds=lease_s), heartbeat_at=func.now())
-        .returning(Job.desired, func.coalesce(Job.deadline_at <= func.now(), False))
+        .returning(Job.desired, is_spent())
         .execution_options(synchronize_session=False)
     ).one_or_none()
     if row is None:
@@ -133,9 +134,7 @@ def heartbeat(session: Session, job_id: UUID, fence: int, lease_s: float, facts:
 
 def look(session: Session, job_id: UUID, fence: int) -> Held | Lost:
     """Learn what is desired without extending the lease."""
-    row = session.execute(
-        select(Job.desired, func.coalesce(Job.deadline_at <= func.now(), False)).where(*_owned(job_id, fence))
-    ).one_or_none()
+    row = session.execute(select(Job.desired, is_spent()).where(*_owned(job_id, fence))).one_or_none()
     return Lost() if row is None else Held(Desired(row[0]), row[1])
 
 
@@ -347,12 +346,6 @@ def _settle_dataset(session: Session, job: Job, status: DatasetStatus, error: Js
         .values(status=status, error=error, report=(error or {}).get("report"))
         .execution_options(synchronize_session=False)
     )
-
-
-def _deadline(job: Job) -> ColumnElement[datetime] | None:
-    """When this attempt has used up the job's budget of running time. Waiting and pauses cost nothing."""
-    limit_s = (job.spec.get("budget") or {}).get("max_wall_seconds")
-    return None if limit_s is None else func.now() + timedelta(seconds=max(0.0, limit_s - job.device_seconds))
 
 
 def _close_attempt(

@@ -28,7 +28,12 @@ class ResourcesSpec(Spec):
 class BudgetSpec(Spec):
     """Limits of the whole job; when one is reached, the job ends with the best so far."""
 
-    max_wall_seconds: int | None = Field(None, ge=1, le=31_536_000)
+    max_wall_seconds: int | None = Field(
+        None, ge=1, le=31_536_000, description="Running time over all attempts; waiting and pauses cost nothing."
+    )
+    max_device_hours: float | None = Field(
+        None, gt=0, le=1e6, description="Time of devices over all attempts, those of helpers included."
+    )
 
 
 class RetrySpec(Spec):

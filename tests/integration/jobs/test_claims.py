@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.db.models import Desired, Job, JobState
+from service.db.models import Attempt, Desired, Job, JobState
 from service.jobs import transitions
 from service.jobs.events import EventType
 from service.jobs.values import Held
 from tests.integration.jobs.rows import attempts, claim, claim_one, enqueue, events, expire, load
-from tests.jobs import new_job
+from tests.jobs import insert_job, new_job
 
 Sessions = sessionmaker[Session]
 
@@ -124,3 +124,49 @@ def test_budget_counts_the_running_time_of_earlier_attempts(sessions: Sessions) 
     assert job.deadline_at is not None
     assert job.started_at is not None
     assert job.deadline_at - job.started_at == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("budget", "left_s"),
+    [({"max_device_hours": 0.05}, 110), ({"max_device_hours": 0.05, "max_wall_seconds": 100}, 30), ({}, None)],
+)
+def test_the_first_limit_of_a_budget_counts(sessions: Sessions, budget: dict[str, float], left_s: int | None) -> None:
+    job_id = enqueue(sessions, spec={"budget": budget})
+    with sessions.begin() as session:
+        session.execute(update(Job).values(device_seconds=70.0))
+    claim(sessions)
+    job = load(sessions, job_id)
+    assert job.started_at is not None
+    assert job.deadline_at == (None if left_s is None else job.started_at + timedelta(seconds=left_s))
+
+
+def test_device_hours_count_those_of_helpers(sessions: Sessions) -> None:
+    claimed = claim_one(sessions, spec={"budget": {"max_device_hours": 1}})
+
+    def is_spent() -> set[bool]:
+        with sessions.begin() as session:
+            answers = [
+                transitions.heartbeat(session, claimed.job_id, claimed.fence, 60),
+                transitions.look(session, claimed.job_id, claimed.fence),
+            ]
+        assert all(isinstance(answer, Held) for answer in answers)
+        return {answer.deadline_passed for answer in answers if isinstance(answer, Held)}
+
+    with sessions.begin() as session:
+        session.execute(update(Job).values(device_seconds=1000.0))
+        insert_job(session, JobState.CANCELLED, Desired.CANCEL, kind="scoring", parent_id=claimed.job_id)
+        # What goes on with a search, or has nothing to do with it, has a budget of its own.
+        for other in ({"parent_id": claimed.job_id}, {"kind": "scoring"}):
+            insert_job(session, JobState.SUCCEEDED, Desired.RUN, device_seconds=9000.0, **other)
+    assert is_spent() == {False}
+    with sessions.begin() as session:
+        helper = insert_job(session, JobState.RUNNING, Desired.RUN, kind="scoring", parent_id=claimed.job_id)
+        session.execute(update(Attempt).where(Attempt.job_id == helper).values(started_at=ago(2500)))
+    assert is_spent() == {False}
+    with sessions.begin() as session:
+        session.execute(update(Attempt).where(Attempt.job_id == claimed.job_id).values(started_at=ago(101)))
+    assert is_spent() == {True}
+
+
+def ago(seconds: float) -> ColumnElement[datetime]:
+    return func.now() - timedelta(seconds=seconds)

@@ -49,6 +49,7 @@ MAY_STAY_OPEN = {
     "/search/architectures/name",
     "/search/fusion",  # where nothing could be fused
     "/budget/max_wall_seconds",
+    "/budget/max_device_hours",
     "/retry/max_attempts",
 }
 

@@ -65,6 +65,7 @@ MAY_STAY_OPEN = {
     "/constraints/min",
     "/constraints/max",
     "/budget/max_wall_seconds",
+    "/budget/max_device_hours",
     "/retry/max_attempts",
 }
 NOT_OF_METHOD = {
