@@ -93,6 +93,13 @@ def retry(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -
     _act(job_id, "retry", url, data)
 
 
+def replay(job_id: JobArgument, url: UrlOption = None, data: DataOption = None) -> None:
+    """Do the same once more, as a new job with the same spec and seed."""
+    with connect(url, data) as client:
+        job = client.replay(job_id)
+    print(f"{job.id}  {job.status}  does what {job_id} does")
+
+
 def extend(
     job_id: JobArgument,
     generations: Annotated[int | None, typer.Option(min=1, help="Generations in all.")] = None,

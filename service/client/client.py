@@ -84,6 +84,10 @@ class Client:
         """Cancel, pause, resume or retry a job; repeating it is harmless."""
         return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/{action}"))
 
+    def replay(self, job_id: str) -> Job:
+        """Do the same once more; this is the new job, with the same spec and seed."""
+        return Job.model_validate(self._transport.post(f"/jobs/{segment(job_id)}/replay"))
+
     def extend(self, job_id: str, **totals: float) -> Job:
         """Let a search go on longer: new totals of evaluations, generations, time or device hours.
 

@@ -11,7 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.auth import Caller, JobReader, JobWriter
 from service.db.models import JobKind
-from service.errors import IdempotencyInProgress, IdempotencyKeyReuse, InvalidState, NotFound
+from service.errors import (
+    ConstraintUnsatisfiable,
+    DatasetInvalid,
+    IdempotencyInProgress,
+    IdempotencyKeyReuse,
+    InvalidState,
+    NotFound,
+)
 from service.http import StrictRoute, matches_etag, preferred_wait_s, url
 from service.idempotency import Once, OnceDep, json_response
 from service.ids import IdKind, parse_id
@@ -22,6 +29,7 @@ from service.jobs.schemas import CheckpointList, CheckpointView, JobList, JobVie
 from service.jobs.states import Action, ShownStatus
 from service.openapi import problems
 from service.pagination import DEFAULT_LIMIT, CursorParam, LimitParam, Slice, by_id, cursor_id, cursor_number
+from service.searches.replay import replay
 from service.services import Services, ServicesDep, SessionDep
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -140,6 +148,37 @@ async def retry_job(
 ) -> Response:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
     return await _act(session, parts, caller, once, job_id, Action.RETRY)
+
+
+@router.post(
+    "/{job_id}/replay",
+    status_code=202,
+    response_model=JobView,
+    responses={
+        202: {
+            "description": "The new job is queued.",
+            "headers": {"Location": {"description": "Path of the new job.", "schema": {"type": "string"}}},
+        },
+        **_ACTION_PROBLEMS,
+        **problems(ConstraintUnsatisfiable, DatasetInvalid, NotFound, InvalidState, IdempotencyInProgress, body=True),
+    },
+)
+async def replay_job(
+    request: Request, job_id: JobId, caller: JobWriter, session: SessionDep, parts: ServicesDep, once: OnceDep
+) -> Response:
+    """Do the same once more: a new job with the same spec and seed, from the beginning. The old one stays as it is.
+
+    For searches, extractions and transfers. On the same versions and machine it gives the same numbers.
+    """
+
+    async def act() -> JSONResponse:
+        job = await replay(
+            session, caller.owner, await jobs.get_job(session, caller.owner, parse_id(IdKind.JOB, job_id))
+        )
+        view = await jobs.show_job(session, caller.owner, job, parts.settings.lease_s)
+        return json_response(view, 202, {"Location": url(request, f"/jobs/{view.id}")})
+
+    return await once.perform(session, act)
 
 
 @router.post(

@@ -111,6 +111,22 @@ def test_an_extraction_comes_down_to_widths_with_the_best_first(
     assert response.headers["Location"] == f"/jobs/{job['id']}"
 
 
+@pytest.mark.parametrize(
+    ("what", "body"),
+    [("extract", {"width": 60}), ("extract", {"max_params_m": 0.26}), ("transfer", {"dataset": "digits", "k": 5})],
+    ids=str,
+)
+def test_what_was_done_with_a_supernet_is_done_once_more(
+    api: TestClient, supernet: str, what: str, body: dict[str, Any]
+) -> None:
+    first = api.post(f"/supernets/{supernet}/{what}", json=body).json()
+    again = api.post(f"/jobs/{first['id']}/replay")
+    assert again.status_code == 202, again.text
+    same = ("kind", "name", "spec", "seed", "parent")
+    assert {name: again.json()[name] for name in same} == {name: first[name] for name in same}
+    assert again.json()["id"] != first["id"]
+
+
 def test_of_unmeasured_widths_the_widest_is_the_best(api: TestClient, session: Session, owner: str) -> None:
     imported = add_supernet(session, owner, widths=[width(NET, head_dim, None) for head_dim in (8, 16, 24, 32)])
     job = api.post(f"/supernets/{imported}/extract", json={"max_params_m": 1}).json()

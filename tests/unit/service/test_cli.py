@@ -274,6 +274,13 @@ def test_actions_ask_the_server(run: Run, action: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "job_1  running\n"
 
 
+def test_replay_names_the_new_job(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    new = as_json({**JOB, "id": "job_2", "status": "queued"}, 202)
+    with scripted_server({"POST /jobs/job_1/replay": [new]}) as server:
+        assert run("replay", "job_1", "--url", server.url) == Exit.OK
+    assert capsys.readouterr().out == "job_2  queued  does what job_1 does\n"
+
+
 def test_extend_sends_the_totals_that_were_given(run: Run) -> None:
     with scripted_server({"POST /jobs/job_1/extend": [as_json(JOB, 202)]}) as server:
         assert run("extend", "job_1", "--generations", "40", "--url", server.url) == Exit.OK
