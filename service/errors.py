@@ -250,6 +250,24 @@ class SearchUnavailable(ServiceError):
     code, title = "search_unavailable", "The search cannot be had"
 
 
+class CheckpointIncompatible(ServiceError):
+    """The job's checkpoint is of another version, and cannot be gone on from; ``found`` and ``allowed`` say which."""
+
+    code, title = "checkpoint_incompatible", "The checkpoint is of another version"
+
+    @classmethod
+    def of(cls, stage: str, *, found: str, allowed: str) -> CheckpointIncompatible:
+        """The error that tells what to do.
+
+        A stage alone cannot begin anew: what it has reported would be there twice.
+        """
+        detail = (
+            f"The checkpoint in stage {stage} is of {found}, and this worker reads {allowed}. Retry the job with a "
+            "worker of the version that began it, or do it once more from the beginning with POST /jobs/{id}/replay."
+        )
+        return cls(detail, extra={"stage": stage, "found": found, "allowed": allowed})
+
+
 class TeacherInvalid(ServiceError):
     """The weights cannot serve as a teacher; ``keys`` lists every tensor at fault, where the tensors are to blame."""
 

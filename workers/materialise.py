@@ -112,7 +112,8 @@ def materialise_helper(
     if isinstance(start, Lost):
         return start
     own = {"job_id": format_id(IdKind.JOB, claim.job_id), "fence": claim.fence, "kind": claim.kind}
-    resume = Resume(stage="search", state={"outputs": checkpoint.state["outputs"]}, files=names)
+    state = {"format": checkpoint.state.get("format", 1), "outputs": checkpoint.state["outputs"]}
+    resume = Resume(stage="search", state=state, files=names)
     helps = {"machine": claim.spec["machine"]}
     start = start.model_copy(update={**own, "resume": resume, "helps": helps})
     return Prepared(start, 0, frozenset())

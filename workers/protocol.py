@@ -67,6 +67,10 @@ class FileRef(_Message):
     size_bytes: int
 
 
+CHECKPOINT_FORMAT = 1
+"""Of the states and files of checkpoints. Raised when those of before can no longer be read; they are refused then."""
+
+
 class Resume(_Message):
     """The checkpoint to go on from; its files already lie in the run directory under their names."""
 

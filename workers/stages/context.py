@@ -8,8 +8,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from service.errors import CheckpointIncompatible
 from workers.channel import Channel
-from workers.protocol import CheckpointMessage, FileRef, Metric, Progress, Resource, Start, TrainerMessage, Warn
+from workers.protocol import (
+    CHECKPOINT_FORMAT,
+    CheckpointMessage,
+    FileRef,
+    Metric,
+    Progress,
+    Resource,
+    Resume,
+    Start,
+    TrainerMessage,
+    Warn,
+)
 from workers.training.compute import Compute, choose_compute
 from workers.training.files import WrittenFile, describe_file
 
@@ -53,7 +65,7 @@ class Context:
         self.start = start
         self.run_dir = Path(start.run_dir)
         self.compute: Compute = choose_compute(start.device, precision)
-        saved = start.resume.state if start.resume else {}
+        saved = _readable(start.resume) if start.resume else {}
         self.outputs: dict[str, Json] = dict(saved.get("outputs", {}))
         self.timings: dict[str, float] = dict(saved.get("timings", {}))
         self.state: Json = {}
@@ -177,7 +189,13 @@ class Context:
         self.timings[self.stage], self._entered_at = spent, now
         message = CheckpointMessage(
             stage=self.stage,
-            state={"stage": self.stage, "outputs": self.outputs, "state": state, "timings": self.timings},
+            state={
+                "format": CHECKPOINT_FORMAT,
+                "stage": self.stage,
+                "outputs": self.outputs,
+                "state": state,
+                "timings": self.timings,
+            },
             files=[self.reference(name, written) for name, written in sorted(self._files.items())],
             resources=self._resources,
             binding=binding,
@@ -213,3 +231,15 @@ class Context:
     def warn(self, code: str, detail: str) -> None:
         """Tell the user something that does not stop the job."""
         self.send(Warn(code=code, detail=detail))
+
+
+def _readable(resume: Resume) -> Json:
+    """The state to go on from.
+
+    Raises:
+        CheckpointIncompatible: another version has written it.
+    """
+    found = resume.state.get("format", 1)  # the first ones did not say so
+    if found == CHECKPOINT_FORMAT:
+        return resume.state
+    raise CheckpointIncompatible.of(resume.stage, found=f"format {found}", allowed=f"format {CHECKPOINT_FORMAT}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, assert_never
 
+from search.asktell import StateError
 from service.db.models import JobKind
-from service.errors import BudgetExhausted
+from service.errors import BudgetExhausted, CheckpointIncompatible
 from workers.channel import Channel
 from workers.protocol import Result, Start
 from workers.stages.context import BudgetReached, Json
@@ -133,6 +134,8 @@ def _run_stages(ctx: Ctx, stages: Sequence[Stage[Ctx]], work: Callable[[Ctx], di
         ctx.enter(stage.name)
         try:
             outputs = ctx.take_over() if stage.name in ctx.start.adopted else stage.run(ctx)
+        except StateError as error:
+            raise CheckpointIncompatible.of(stage.name, found=f"another form ({error})", allowed="its own") from error
         except BudgetReached:
             raise BudgetExhausted(
                 f"The job's time was up in stage {stage.name}, before it had anything to show; "

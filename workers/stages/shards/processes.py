@@ -18,7 +18,7 @@ import torch
 from pydantic import ValidationError
 
 from workers.channel import Channel
-from workers.protocol import Resume, Start
+from workers.protocol import CHECKPOINT_FORMAT, Resume, Start
 from workers.shard_messages import ShardOrder, ShardResult
 from workers.stages.scorers import scorer_of
 from workers.stages.search_context import SearchContext
@@ -93,7 +93,7 @@ def files_of(ctx: SearchContext) -> list[str]:
 
 def _order_for(ctx: SearchContext) -> Start:
     """The trainer's own order, from where the search begins."""
-    resume = Resume(stage="search", state={"outputs": ctx.outputs}, files=files_of(ctx))
+    resume = Resume(stage="search", state={"format": CHECKPOINT_FORMAT, "outputs": ctx.outputs}, files=files_of(ctx))
     return ctx.start.model_copy(update={"resume": resume})
 
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from service.errors import CheckpointIncompatible
 from tests.channels import RecordingChannel
 from tests.stage_runs import TINY, search_start
 from tests.unit.search.latency_tables import table_for
 from workers.channel import StopRequested
-from workers.protocol import CheckpointMessage, Progress
+from workers.protocol import CHECKPOINT_FORMAT, CheckpointMessage, Progress, Resume
 from workers.stages import context
 from workers.stages.context import BudgetReached, Context
 from workers.stages.estimate import Estimator, planned_work
@@ -184,3 +186,25 @@ def test_time_left_after_a_resume_counts_only_what_this_attempt_did(clock: Clock
     assert estimator.seconds_left("teacher", 0.8) is None
     clock.now += 10.0
     assert estimator.seconds_left("teacher", 0.9) == pytest.approx(10.0 + 100.0)
+
+
+def resumed(tmp_path: Path, channel: RecordingChannel, state: dict[str, Any]) -> Context:
+    start = search_start(TINY, tmp_path / str(len(list(tmp_path.iterdir()))))
+    resume = Resume(stage="search", state=state, files=[])
+    return Context(start.model_copy(update={"resume": resume}), channel)
+
+
+def test_a_checkpoint_tells_its_format_and_one_of_another_is_refused(channel: RecordingChannel, tmp_path: Path) -> None:
+    ctx = made(tmp_path, channel)
+    ctx.enter("data")
+    ctx.complete({"images": 5})
+    [written] = channel.of_type(CheckpointMessage)
+    assert resumed(tmp_path, channel, written.state).outputs == {"data": {"images": 5}}
+    of_old = {name: value for name, value in written.state.items() if name != "format"}
+    assert resumed(tmp_path, channel, of_old).outputs == {"data": {"images": 5}}
+    with pytest.raises(CheckpointIncompatible) as caught:
+        resumed(tmp_path, channel, {**written.state, "format": CHECKPOINT_FORMAT + 1})
+    told = caught.value.to_json()
+    assert (told["code"], told["retryable"], told["stage"]) == ("checkpoint_incompatible", False, "search")
+    assert (told["found"], told["allowed"]) == (f"format {CHECKPOINT_FORMAT + 1}", f"format {CHECKPOINT_FORMAT}")
+    assert "replay" in told["detail"]
