@@ -49,9 +49,11 @@ class Stack:
         """Any number of copies may run."""
         return self._start("service.jobs.relay", {})
 
-    def start_worker(self, name: str = "one", **changes: Any) -> subprocess.Popen[bytes]:
+    def start_worker(
+        self, name: str = "one", *, module: str = "tests.faults.worker", **changes: Any
+    ) -> subprocess.Popen[bytes]:
         """Returns once the worker has reported."""
-        process = self._start("tests.faults.worker", {"worker_name": name, **changes})
+        process = self._start(module, {"worker_name": name, **changes})
         wait_until(lambda: self.worker(name) is not None, f"worker {name} reports", limit_s=40)
         return process
 
