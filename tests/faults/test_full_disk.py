@@ -19,10 +19,10 @@ from service.settings import Settings
 from service.store import open_store
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.faults.stack import Stack
-from tests.stage_runs import TINY, merged, search_start
+from tests.stage_runs import TINY, merged, resumed, search_start
 from tests.waiting import wait_until
 from workers.child import Child, TrainerCommand
-from workers.protocol import CheckpointMessage, ErrorMessage, ExitCode, Result
+from workers.protocol import CheckpointMessage, ErrorMessage, ExitCode, Result, Start, TrainerMessage
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -144,3 +144,45 @@ def test_a_disk_that_fills_up_in_a_stage_is_what_the_stage_ends_with(
     assert errors == ["storage_full"]
     order = ["data", "teacher", "supernet", "search", "retrain", "export"]
     assert list(dict.fromkeys(stages)) in (order[: order.index(stage)], order[: order.index(stage) + 1])
+
+
+def told(command: TrainerCommand, start: Start, log: Path) -> tuple[list[TrainerMessage], int]:
+    """Everything that a trainer says to this order, and its exit code."""
+    messages = []
+    with contextlib.closing(Child(command, 1, log)) as child:
+        child.send(start)
+        while not child.drained:
+            message = child.receive(60)
+            if message is not None:
+                messages.append(message)
+        return messages, child.wait()
+
+
+def weights(messages: list[TrainerMessage]) -> dict[tuple[str, int | None], str]:
+    [result] = [message for message in messages if isinstance(message, Result)]
+    return {(a.name, a.candidate_n): a.sha256 for a in result.artifacts if a.name.endswith(".safetensors")}
+
+
+@pytest.mark.timeout(900)
+def test_an_export_that_found_no_room_goes_on_to_what_its_twin_exports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once as the stage begins, once as the export is proved; after that there is room."""
+    twin, code = told(TrainerCommand(), search_start(TINY, tmp_path / "twin", checkpoint_s=0), tmp_path / "log")
+    assert (code, len(weights(twin)) > 0) == (ExitCode.DONE, True)
+    filling = TrainerCommand((sys.executable, "-m", "tests.faults.filling_trainer"))
+    with small_disk(tmp_path / "small", size_kb=65_536) as disk:
+        monkeypatch.setenv("FILL_DISK", str(disk.path))
+        start = search_start(TINY, disk.path, checkpoint_s=0)
+        for when in ("export", "proof"):
+            monkeypatch.setenv("FILL_WHEN", when)
+            messages, code = told(filling, start, tmp_path / "log")
+            errors = [message.error["code"] for message in messages if isinstance(message, ErrorMessage)]
+            assert (code, errors) == (ExitCode.ERROR, ["storage_full"])
+            checkpoints = [message for message in messages if isinstance(message, CheckpointMessage)]
+            disk.free()
+            if checkpoints:
+                start = resumed(start, checkpoints[-1], disk.path)
+        end, code = told(TrainerCommand(), start, tmp_path / "log")
+    assert code == ExitCode.DONE
+    assert weights(end) == weights(twin)
