@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import BinaryIO
 
@@ -34,6 +35,11 @@ class Channel:
         self._asking = threading.Lock()
         self._asks = count(1)
         self._answers: queue.SimpleQueue[ShardAnswer] = queue.SimpleQueue()
+        self._check_lease: Callable[[], None] = _no_lease
+
+    def guard(self, check_lease: Callable[[], None]) -> None:
+        """Call this before anything is sent, and whenever the work looks whether it has to stop."""
+        self._check_lease = check_lease
 
     def send(self, message: TrainerMessage) -> None:
         """Send one message; waits while the supervisor is behind.
@@ -56,6 +62,7 @@ class Channel:
 
     def _write(self, message: TrainerMessage) -> None:
         line = encode(message)
+        self._check_lease()
         with self._writing:
             self._stream.write(line)
             self._stream.flush()
@@ -91,6 +98,7 @@ class Channel:
     def stop_reason(self) -> StopReason | None:
         """Why the job has to stop, None while it may go on."""
         self._used_at = time.monotonic()
+        self._check_lease()
         return self._stop_reason
 
     def raise_if_stopped(self) -> None:
@@ -98,3 +106,7 @@ class Channel:
         reason = self.stop_reason
         if reason is not None:
             raise StopRequested(reason)
+
+
+def _no_lease() -> None:
+    """Nobody has told of a lease yet."""

@@ -59,6 +59,15 @@ class DeadMan:
             self._backstop(max(0.1, ttl_s - self._lease_s * (1 - BACKSTOP_AT)))
             self._changed.notify()
 
+    def check(self) -> None:
+        """End the process if it is time for that; called by the work itself.
+
+        A process that was frozen for longer than its lease may wake in its work before this object's thread runs, while
+        another attempt has long begun.
+        """
+        if time.monotonic() > self._lease_ends_at - self._lease_s * (1 - END_AT):
+            self._end()
+
     def _run(self) -> None:
         self._wait_for(SOFT_STOP_AT)
         self._soft_stop()

@@ -107,12 +107,14 @@ def _listen(orders: BinaryIO, channel: Channel, starts: queue.SimpleQueue[Start]
 
 
 def _guard(lease_s: float, channel: Channel) -> DeadMan:
-    return DeadMan(
+    deadman = DeadMan(
         lease_s,
         soft_stop=lambda: channel.request_stop("lease_lost"),
         end=end_own_group,
         backstop=lambda seconds: faulthandler.dump_traceback_later(seconds, exit=True),
     )
+    channel.guard(deadman.check)
+    return deadman
 
 
 def run_stages(start: Start, channel: Channel) -> Result:

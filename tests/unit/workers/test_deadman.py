@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 
 import pytest
 
+from workers.channel import Channel
 from workers.deadman import BACKSTOP_AT, END_AT, SOFT_STOP_AT, DeadMan
 
 LEASE_S = 0.4
@@ -46,6 +48,22 @@ def test_renewals_postpone_everything() -> None:
         watch.deadman.renew(60.0)
         time.sleep(0.01)
     assert not watch.soft.is_set()
+
+
+def test_work_that_wakes_after_its_lease_ends_before_it_does_or_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that was frozen: the work may run before the dead-man's own thread does."""
+    watch, stream = Watch(lease_s=60.0), io.BytesIO()
+    channel = Channel(stream)
+    channel.guard(watch.deadman.check)
+    assert channel.stop_reason is None
+    assert not watch.ended.is_set()
+    woken_at = time.monotonic() + END_AT * 60.0
+    monkeypatch.setattr("workers.deadman.time.monotonic", lambda: woken_at)
+    assert channel.stop_reason is None
+    assert watch.ended.is_set()
+    watch.ended.clear()
+    channel.tell_alive()
+    assert watch.ended.is_set()
 
 
 def test_a_shorter_lease_than_thought_counts_at_once() -> None:
