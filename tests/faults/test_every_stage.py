@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from service.client import Client, Job
 from service.db.engine import session_factory, sync_engine
@@ -22,6 +23,7 @@ from service.embedded.children import ChildSpec
 from service.ids import IdKind, parse_id
 from service.settings import Settings
 from tests.faults.appointments import FOLDER
+from tests.faults.stack import processes_below
 from tests.stage_runs import TINY, TINY_SCALA, merged
 from tests.waiting import wait_until
 
@@ -75,6 +77,14 @@ class Service:
                 # Descriptions name their job, which is another one.
                 digests={(f.name, f.candidate_n): f.sha256 for f in files if f.name.endswith(".safetensors")},
             )
+
+    def cancel(self, job_id: str) -> None:
+        self._client.act(job_id, "cancel")
+
+    def candidates(self, job_id: str) -> int:
+        with self._sessions() as session:
+            rows = select(func.count()).where(Candidate.job_id == parse_id(IdKind.JOB, job_id))
+            return session.execute(rows).scalar_one()
 
     def job(self, job_id: str) -> Job:
         return self._client.job(job_id)
@@ -170,3 +180,34 @@ def test_a_search_over_widths_killed_once_in_each_stage(service: Service, body: 
     assert service.finish(job_id) == expected
     assert list(service.appointments.iterdir()) == []
     assert service.outcomes(job_id) == ["failed"] * len(stages) + ["succeeded"]
+
+
+def _longer(stage: str) -> dict[str, Any]:
+    """A search that would be in this stage for minutes."""
+    many = {"epochs": 100_000}
+    changes: dict[str, Any] = {"teacher": {"pretrain": many}, "supernet": many, "retrain": many}
+    changes["search"] = {"evaluation": {"mask_seeds": 16, "batch_size": 1}}  # thousands of passes for each candidate
+    return merged(SEARCH, {stage: changes[stage]} if stage in changes else {})
+
+
+@pytest.mark.parametrize("stage", ["teacher", "supernet", "search", "retrain", "export"])
+def test_a_search_that_is_cancelled_in_a_stage_ends_within_ten_seconds(service: Service, stage: str) -> None:
+    job_id = service.search(_longer(stage))
+    wait_until(lambda: service.job(job_id).stage == stage, f"{job_id} is in {stage}", limit_s=200, poll_s=0.05)
+    kept = service.candidates(job_id)
+    began = time.monotonic()
+    service.cancel(job_id)
+    wait_until(lambda: service.job(job_id).done, "it has ended", limit_s=10)
+    worker = service.stack.pids()["worker"]
+    wait_until(lambda: not trainers_below(worker), "no process of it is left", limit_s=10)
+    assert time.monotonic() - began < 10
+    job = service.job(job_id)
+    assert (job.status, job.stage) == ("cancelled", stage)
+    assert service.outcomes(job_id) == ["cancelled"]
+    assert service.candidates(job_id) >= kept
+    assert kept > 0 or stage in ("teacher", "supernet", "search")
+
+
+def trainers_below(worker: int) -> list[int]:
+    commands = {pid: Path(f"/proc/{pid}/cmdline") for pid in processes_below(worker)}
+    return [pid for pid, path in commands.items() if path.exists() and b"trainer" in path.read_bytes()]
