@@ -139,6 +139,6 @@ def _run_stages(ctx: Ctx, stages: Sequence[Stage[Ctx]], work: Callable[[Ctx], di
         except BudgetReached:
             raise BudgetExhausted(
                 f"The job's time was up in stage {stage.name}, before it had anything to show; "
-                "start a search with a larger budget, or with fewer epochs."
+                "start a search with a larger budget.max_wall_seconds or budget.max_device_hours, or with fewer epochs."
             ) from None
         ctx.complete(outputs)
