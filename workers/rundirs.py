@@ -21,8 +21,11 @@ from service.store.base import remove_abandoned
 
 log = structlog.get_logger(__name__)
 
+PIXELS = "pixels"
+"""Folder of decoded images in the cache."""
+
 PARTIAL, LOCK = ".partial", ".lock"
-"""Suffixes, in the cache, of a folder that is being built and of the lock that its builder holds."""
+"""Suffixes, in the cache of decoded images, of a folder that is being built and of the lock that its builder holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,18 @@ class RunDirs:
     def remove_abandoned(self) -> int:
         """Remove half-written files and folders of the cache whose writers were killed; how many."""
         removed = remove_abandoned(self.cache / "blobs")
-        for partial in self.cache.glob(f"*{PARTIAL}"):
+        for partial in self.pixels.glob(f"*{PARTIAL}"):
             lock = partial.with_suffix(LOCK)
             with contextlib.suppress(FileNotFoundError, BlockingIOError), lock.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by whoever builds the entry
                 shutil.rmtree(partial)
                 removed += 1
         return removed
+
+    @property
+    def pixels(self) -> Path:
+        """Where decoded images lie."""
+        return self.cache / PIXELS
 
     def _attempts(self) -> Iterator[tuple[UUID, int]]:
         for path in self.runs.glob("*/*"):

@@ -16,6 +16,7 @@ from service.jobs.spec import ConstraintSpec, DatasetRef, ObjectiveSpec
 from workers.channel import Channel
 from workers.data.dataset import Dataset, DatasetRequest, open_dataset
 from workers.protocol import DATASET_INPUT, SEARCH_INPUT, Start
+from workers.rundirs import PIXELS
 from workers.stages.context import Context, Json
 from workers.stages.latency_limit import LatencyLimit
 from workers.training.files import describe_file
@@ -65,7 +66,7 @@ class DatasetContext(Context):
         Raises:
             DatasetInvalid: see ``workers.data.dataset``.
         """
-        return open_dataset(self._request, Path(self.start.cache_dir) / "pixels", poll=self.poll)
+        return open_dataset(self._request, Path(self.start.cache_dir) / PIXELS, poll=self.poll)
 
 
 class DeliveryContext(DatasetContext, ABC):

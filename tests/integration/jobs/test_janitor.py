@@ -18,12 +18,12 @@ def test_folders_and_files_that_nobody_owns_are_removed(context: WorkerContext, 
     dirs = RunDirs.of(context.settings)
     running, ended = claim(), claim()
     kept, orphan = dirs.make(running.job_id, running.fence), dirs.make(ended.job_id, ended.fence + 1)
-    building, abandoned = dirs.cache / "a.partial", dirs.cache / "b.partial"
+    building, abandoned = dirs.pixels / "a-8px-1c.partial", dirs.pixels / "b-8px-1c.partial"
     for folder in (building, abandoned, dirs.cache / "blobs"):
         folder.mkdir(parents=True)
     (dirs.cache / "blobs" / ".partial-x").touch()
-    (dirs.cache / "b.lock").touch()
-    with (dirs.cache / "a.lock").open("w") as lock:
+    (dirs.pixels / "b-8px-1c.lock").touch()
+    with (dirs.pixels / "a-8px-1c.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert Janitor(context).sweep() == {"run_dirs": 1, "files": 2, "blobs": 0}
     assert (kept.exists(), orphan.exists()) == (True, False)
